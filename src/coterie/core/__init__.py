@@ -1,0 +1,1 @@
+"""The words that everything speaks: bundles, tasks, seeds, errors."""
