@@ -1,14 +1,14 @@
 """Every error that Coterie raises on purpose, and the exit code each one ends a command with.
 
-    CoterieError                 one line that names the key or path, the value and the remedy
-    ├── ConfigError        2     a key, a value, a combination; a run directory that is in use
-    ├── DataError          3     a file that is missing, broken or of the wrong kind
-    ├── RunFailed          4     the run cannot go on: diverged, nobody answered
-    │   └── NoReplies            nobody answered this round; the loop turns it into a skipped round
-    ├── CheckpointError    5     a checkpoint or the disk under it
-    ├── CodecError         4     bytes that are not a bundle of ours
-    ├── Diverged           4     a loss or a weight that is not finite; ends one client's task
-    └── Interrupted      130     Ctrl-C or SIGTERM
+CoterieError                 one line that names the key or path, the value and the remedy
+├── ConfigError        2     a key, a value, a combination; a run directory that is in use
+├── DataError          3     a file that is missing, broken or of the wrong kind
+├── RunFailed          4     the run cannot go on: diverged, nobody answered
+│   └── NoReplies            nobody answered this round; the loop turns it into a skipped round
+├── CheckpointError    5     a checkpoint or the disk under it
+├── CodecError         4     bytes that are not a bundle of ours
+├── Diverged           4     a loss or a weight that is not finite; ends one client's task
+└── Interrupted      130     Ctrl-C or SIGTERM
 """
 
 from typing import ClassVar

@@ -1,0 +1,149 @@
+"""Bundle: everything that is sent or saved.
+
+Payloads, server states and client states are all bundles, so that one codec, one checkpoint and
+one byte count serve them all.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+Scalar = int | float | str | bool
+
+_NUMBER_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A big array that stays in a file: its place, and what must be found there."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+
+    @classmethod
+    def write(cls, path: Path, rows: Iterable[np.ndarray]) -> "Blob":
+        """Stream arrays of one dtype and row shape to `path`, one of them in memory at a time."""
+        digest, count, dtype, tail = hashlib.sha256(), 0, None, ()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            for part in rows:
+                part = np.ascontiguousarray(part)
+                if dtype is None:
+                    dtype, tail = part.dtype, part.shape[1:]
+                if part.dtype != dtype or part.shape[1:] != tail:
+                    raise ValueError(
+                        f"rows of {dtype} {tail} expected, got {part.dtype} {part.shape[1:]}"
+                    )
+                digest.update(part.data)
+                file.write(part.data)
+                count += len(part)
+        if dtype is None:
+            raise ValueError(f"no rows were given for the blob at {path}")
+        return cls(path, dtype.name, (count, *tail), digest.hexdigest())
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the array."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+    def open(self) -> np.ndarray:
+        """Map the array read-only."""
+        return np.memmap(self.path, dtype=np.dtype(self.dtype), mode="r", shape=self.shape)
+
+    def intact(self) -> bool:
+        """Whether the file still holds the bytes that were written."""
+        if not self.path.is_file() or self.path.stat().st_size != self.nbytes:
+            return False
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Named groups of tensors, scalars and blobs; a value, never changed in place."""
+
+    tensors: Mapping[str, Tensors] = field(default_factory=dict)
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    blobs: Mapping[str, Blob] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        groups = {
+            group: {name: tensor.detach() for name, tensor in tensors.items()}
+            for group, tensors in self.tensors.items()
+        }
+        object.__setattr__(self, "tensors", MappingProxyType(groups))
+        object.__setattr__(self, "scalars", MappingProxyType(dict(self.scalars)))
+        object.__setattr__(self, "blobs", MappingProxyType(dict(self.blobs)))
+
+    def __getitem__(self, group: str) -> Tensors:
+        try:
+            return dict(self.tensors[group])
+        except KeyError:
+            have = ", ".join(sorted(self.tensors)) or "none"
+            raise KeyError(f"the bundle has no group {group!r}; it has: {have}") from None
+
+    def get(self, group: str) -> Tensors:
+        """The tensors of a group, none where there is no such group."""
+        return dict(self.tensors.get(group, {}))
+
+    def __contains__(self, group: object) -> bool:
+        return group in self.tensors
+
+    def __reduce__(self) -> str:
+        raise TypeError("bundles travel through coterie.core.codec, not through pickle")
+
+    def replace(self, **groups: Tensors) -> "Bundle":
+        """This bundle with some groups of tensors put in place of, or beside, the old ones."""
+        return Bundle({**self.tensors, **groups}, self.scalars, self.blobs)
+
+    def without(self, *groups: str) -> "Bundle":
+        """This bundle less some groups of tensors."""
+        kept = {name: group for name, group in self.tensors.items() if name not in groups}
+        return Bundle(kept, self.scalars, self.blobs)
+
+    def nbytes(self) -> int:
+        """The communication cost: tensors and blobs by their size, a number as eight bytes."""
+        total = sum(tensor.nbytes for _, _, tensor in self._walk())
+        total += sum(blob.nbytes for blob in self.blobs.values())
+        for value in self.scalars.values():
+            total += len(value.encode()) if isinstance(value, str) else _NUMBER_BYTES
+        return total
+
+    def digest(self) -> str:
+        """SHA-256 over sorted (group, name, dtype, shape, bytes), scalars and blobs."""
+        sha = hashlib.sha256()
+        for group, name, tensor in self._walk():
+            sha.update(json.dumps([group, name, str(tensor.dtype), list(tensor.shape)]).encode())
+            sha.update(raw_bytes(tensor))
+        sha.update(json.dumps(dict(sorted(self.scalars.items()))).encode())
+        for name, blob in sorted(self.blobs.items()):
+            sha.update(json.dumps([name, blob.dtype, list(blob.shape), blob.sha256]).encode())
+        return sha.hexdigest()
+
+    def _walk(self) -> Iterator[tuple[str, str, Tensor]]:
+        for group in sorted(self.tensors):
+            for name in sorted(self.tensors[group]):
+                yield group, name, self.tensors[group][name]
+
+
+def raw_bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor in row-major order, for any dtype."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
+
+
+# roles, not types
+Payload: TypeAlias = Bundle
+ServerState: TypeAlias = Bundle
+ClientState: TypeAlias = Bundle

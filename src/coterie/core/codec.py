@@ -1,0 +1,70 @@
+"""Bundle <-> bytes: a safetensors body whose header carries scalars and blobs as JSON.
+
+No object is ever rebuilt from the bytes: tensors, numbers, strings and nothing else.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from coterie.core.bundle import Blob, Bundle, Tensors
+from coterie.core.errors import CodecError
+
+_SEPARATOR = "\x1f"  # between group and tensor name; neither may hold it
+_LENGTH_BYTES = 8  # a safetensors file opens with the length of its header
+_HEADER_LIMIT = 64 * 2**20
+_MALFORMED = (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
+
+
+def encode(bundle: Bundle) -> bytes:
+    """The bytes of a bundle; equal bundles give equal bytes."""
+    flat: Tensors = {}
+    storages: set[int] = set()
+    for group, tensors in bundle.tensors.items():
+        for name, tensor in tensors.items():
+            if _SEPARATOR in group or _SEPARATOR in name:
+                raise CodecError(f"a name may not hold the character U+001F: {group!r}, {name!r}")
+            tensor = tensor.detach().cpu().contiguous()
+            address = tensor.untyped_storage().data_ptr()
+            # safetensors refuses tensors that share memory, and views into a larger buffer
+            if address in storages or tensor.nbytes != tensor.untyped_storage().nbytes():
+                tensor = tensor.clone()
+            storages.add(address)
+            flat[f"{group}{_SEPARATOR}{name}"] = tensor
+    head = {
+        "groups": sorted(bundle.tensors),
+        "scalars": dict(bundle.scalars),
+        "blobs": {
+            name: [str(blob.path), blob.dtype, list(blob.shape), blob.sha256]
+            for name, blob in bundle.blobs.items()
+        },
+    }
+    return save(flat, metadata={"bundle": json.dumps(head, sort_keys=True)})
+
+
+def decode(data: bytes | bytearray | memoryview) -> Bundle:
+    """The bundle that `encode` made the bytes of; anything else is a `CodecError`."""
+    data = bytes(data)
+    try:
+        head = json.loads(_header(data)["__metadata__"]["bundle"])
+        tensors: dict[str, Tensors] = {group: {} for group in head["groups"]}
+        for key, tensor in load(data).items():
+            group, name = key.split(_SEPARATOR)
+            tensors[group][name] = tensor
+        blobs = {
+            name: Blob(Path(path), dtype, tuple(shape), sha256)
+            for name, (path, dtype, shape, sha256) in head["blobs"].items()
+        }
+        return Bundle(tensors, head["scalars"], blobs)
+    except _MALFORMED as error:
+        raise CodecError(f"not a bundle: {type(error).__name__}: {error}") from error
+
+
+def _header(data: bytes) -> Any:
+    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    if len(data) < _LENGTH_BYTES or length > min(len(data) - _LENGTH_BYTES, _HEADER_LIMIT):
+        raise ValueError("the header is cut short")
+    return json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])

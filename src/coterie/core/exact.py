@@ -1,0 +1,47 @@
+"""What exact bits depend on besides seeds: the thread count, deterministic kernels, versions."""
+
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+import coterie
+
+# cuBLAS is deterministic only with a fixed workspace; it reads this when it is first used
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@contextmanager
+def exact_arithmetic() -> Iterator[None]:
+    """One torch thread and deterministic kernels; as it was before, afterwards.
+
+    One and two threads add up in different orders and give different bits.
+    """
+    threads = torch.get_num_threads()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    benchmark = torch.backends.cudnn.benchmark
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic)
+        torch.backends.cudnn.benchmark = benchmark
+
+
+def environment(device: str) -> dict[str, str]:
+    """What a resumed run must find again to give the same bits."""
+    return {
+        "coterie": coterie.__version__,
+        "torch": torch.__version__,
+        "threads": "1",
+        "machine": platform.machine(),
+        "vectors": torch.backends.cpu.get_cpu_capability(),
+        "device": device,
+    }

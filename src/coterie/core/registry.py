@@ -1,0 +1,83 @@
+"""The directory is the registry: a file in a folder of the package is a name that users can say."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from coterie.core.errors import ConfigError
+
+_PACKAGE = Path(__file__).parent.parent
+T = TypeVar("T")
+
+
+def names(folder: str) -> tuple[str, ...]:
+    """The names that a folder such as `methods` or `nets/backbones` offers, without importing."""
+    files = (_PACKAGE / folder).glob("*.py")
+    found = (file.stem for file in files if not file.stem.startswith("_"))
+    return tuple(sorted(name.replace("_", "-") if "/" in folder else name for name in found))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt word, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def find(folder: str, name: str, base: type[T], key: str) -> type[T]:
+    """The class behind a name: a file of the folder, or the user's own `"package.module:Class"`."""
+    if ":" in name:
+        return _own(name, base, key)
+    if name not in names(folder):
+        known = names(folder)
+        hint = nearest(name, known) or f"; it is one of: {', '.join(known)}"
+        raise ConfigError(f"{key} = {name!r} is not known{hint}")
+    module = import_module(f"coterie.{folder.replace('/', '.')}.{name.replace('-', '_')}")
+    for value in vars(module).values():
+        own = isinstance(value, type) and value.__module__ == module.__name__
+        if own and issubclass(value, base):
+            return cast(type[T], value)
+    raise ConfigError(f"{module.__name__} defines no {base.__name__}")
+
+
+def _own(name: str, base: type[T], key: str) -> type[T]:
+    module_name, _, class_name = name.partition(":")
+    if module_name == "__main__":
+        raise ConfigError(
+            f"{key} = {name!r}: workers cannot import the main script; put the class in a module"
+        )
+    try:
+        found = getattr(import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{key} = {name!r} cannot be imported: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(f"{key} = {name!r} is not a {base.__name__}")
+    return found
+
+
+@dataclass(frozen=True)
+class Component:
+    """A class and its fields as plain data, to be built again in another process."""
+
+    target: str
+    fields: dict[str, Any]
+
+    @classmethod
+    def of(cls, instance: Any) -> "Component":
+        """Describe a dataclass instance."""
+        kind = type(instance)
+        return cls(f"{kind.__module__}:{kind.__qualname__}", asdict(instance))
+
+    def build(self) -> Any:
+        """The instance again; lists, which JSON made of tuples, become tuples."""
+        module, _, name = self.target.partition(":")
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found(**{key: _tuples(value) for key, value in self.fields.items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,0 +1,132 @@
+"""A client's share of the data, and how it is walked through."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.data.augment import AUGMENTS, Augment, Normalise, Table, Unchanged
+from coterie.data.datasets import Dataset
+from coterie.kit.objective import Batch
+from coterie.kit.optimizers import Local
+
+_RESIDENT_BYTES = (
+    256 * 2**20
+)  # a shard whose float images fit here is normalised once, not per batch
+
+
+def cut(samples: int, batch_size: int, drop_last: bool) -> list[tuple[int, int]]:
+    """Where the batches of an epoch start and stop.
+
+    No sample is left out: a last batch of one joins the batch before it, a shard smaller than a
+    batch is one batch. `drop_last` leaves out a short last batch where there is a whole one.
+    """
+    size = min(batch_size, samples)
+    bounds = [(start, min(start + size, samples)) for start in range(0, samples, size)]
+    if len(bounds) > 1:
+        start, stop = bounds[-1]
+        if drop_last and stop - start < size:
+            bounds.pop()
+        elif stop - start == 1:
+            bounds[-2:] = [(bounds[-2][0], stop)]
+    return bounds
+
+
+class DataShard:
+    """Training and test samples of one client (or, on the server of a simulation, of all)."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        train: np.ndarray,
+        test: np.ndarray,
+        *,
+        augment: str = "none",
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.classes = dataset.classes
+        self._dataset, self._rows = dataset, {False: train, True: test}
+        self._augment, self._device = augment, torch.device(device)
+        self._normalise = Normalise(dataset.mean, dataset.std)
+        self._images: dict[bool, Tensor] = {}
+        self._ready: dict[bool, Tensor] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows[False])
+
+    @property
+    def tests(self) -> int:
+        """The number of test samples."""
+        return len(self._rows[True])
+
+    @property
+    def labels(self) -> Tensor:
+        """The training labels, by position in the shard."""
+        return self._labels(test=False)
+
+    def batches(
+        self, local: Local, views: tuple[str, ...], draw: Callable[[str], np.random.Generator]
+    ) -> Iterator[Batch]:
+        """The training batches of one round, shuffled anew in every epoch.
+
+        They cover `local.epochs` epochs, or as many as `local.steps` optimiser steps take.
+        """
+        bounds = cut(len(self), local.batch_size, local.drop_last)
+        steps_an_epoch = -(-len(bounds) // local.accumulate)
+        wanted = local.steps or local.epochs * steps_an_epoch
+        labels, transforms = self.labels, [self._transform(view) for view in views]
+        taken, epoch = 0, 0
+        while taken < wanted:
+            order = torch.from_numpy(draw(f"order/{epoch}").permutation(len(self)))
+            tables = [
+                transform.draw(len(self), draw(f"view/{place}/{epoch}"))
+                for place, transform in enumerate(transforms)
+            ]
+            for position, (start, stop) in enumerate(bounds):
+                rows, last = order[start:stop], position == len(bounds) - 1
+                pictures = tuple(
+                    self._view(transform, rows, table)
+                    for transform, table in zip(transforms, tables, strict=True)
+                )
+                done = taken / wanted
+                yield Batch(pictures, labels[rows], rows, epoch, last, done)
+                taken += last or (position + 1) % local.accumulate == 0
+                if taken == wanted:
+                    return
+            epoch += 1
+
+    def sweep(self, batch_size: int = 256, test: bool = False) -> Iterator[Batch]:
+        """All training (or test) samples in order, with the test transform."""
+        labels = self._labels(test)
+        for start in range(0, len(labels), batch_size):
+            rows = torch.arange(start, min(start + batch_size, len(labels)))
+            last = start + batch_size >= len(labels)
+            yield Batch((self._plain(rows, test),), labels[rows], rows, 0, last)
+
+    def _labels(self, test: bool) -> Tensor:
+        source = self._dataset.y_test if test else self._dataset.y_train
+        return torch.from_numpy(source[self._rows[test]]).to(self._device)
+
+    def _stored(self, test: bool) -> Tensor:
+        if test not in self._images:
+            source = self._dataset.x_test if test else self._dataset.x_train
+            self._images[test] = torch.from_numpy(source[self._rows[test]]).to(self._device)
+        return self._images[test]
+
+    def _plain(self, rows: Tensor, test: bool) -> Tensor:
+        images = self._stored(test)
+        if test not in self._ready and images.numel() * 4 <= _RESIDENT_BYTES:
+            self._ready[test] = self._normalise(self._normalise.unit(images))
+        if test in self._ready:
+            return self._ready[test][rows]
+        return self._normalise(self._normalise.unit(images[rows]))
+
+    def _view(self, transform: Augment, rows: Tensor, table: Table) -> Tensor:
+        if isinstance(transform, Unchanged):
+            return self._plain(rows, test=False)
+        images = self._normalise.unit(self._stored(test=False)[rows])
+        return self._normalise(transform(images, rows, table))
+
+    def _transform(self, view: str) -> Augment:
+        return AUGMENTS[self._augment if view == "train" else view]()

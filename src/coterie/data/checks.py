@@ -1,0 +1,181 @@
+"""What is checked before anything else: arrays that cannot be learnt from, names that do not exist.
+
+Every message is one line that names the array, the row, the value and the remedy.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from coterie.core import registry
+from coterie.core.errors import ConfigError, DataError
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+CHANNELS = (1, 3, 4)
+
+_PIXEL_MAX = 255
+_VECTOR_AXES, _IMAGE_AXES = 2, 4
+
+
+def known(key: str, name: str, names: tuple[str, ...]) -> None:
+    """Refuse a name that is not one of `names`; the nearest spelling is given, and all of them."""
+    if name not in names:
+        hint = registry.nearest(name, names)
+        raise ConfigError(f"{key} = {name!r} is not known{hint}; it is one of: {', '.join(names)}")
+
+
+def check(
+    origin: str,
+    arrays: Mapping[str, np.ndarray],
+    classes: int = 0,
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+) -> tuple[dict[str, np.ndarray], int]:
+    """Return the four arrays in the dtypes of a data set, and the number of classes.
+
+    `origin` (a data set or a file) opens every message. `classes` 0 counts them: one more than
+    the greatest training label.
+    """
+    try:
+        for part in ("train", "test"):
+            _check_axes(part, arrays[f"x_{part}"], arrays[f"y_{part}"])
+        classes = _check_labels(arrays["y_train"], arrays["y_test"], classes)
+        x_train, x_test = (_features(name, arrays[name]) for name in ("x_train", "x_test"))
+        _check_alike(x_train, x_test)
+        _check_statistics(x_train.shape[1], mean, std)
+    except DataError as error:
+        raise DataError(f"{origin}: {error}") from None
+    y_train, y_test = (arrays[name].astype(np.int64) for name in ("y_train", "y_test"))
+    return dict(zip(ARRAYS, (x_train, y_train, x_test, y_test), strict=True)), classes
+
+
+def _check_axes(part: str, x: np.ndarray, y: np.ndarray) -> None:
+    """Samples and labels of one part have the axes they should, are as many, and are not none."""
+    if x.ndim not in (_VECTOR_AXES, _IMAGE_AXES):
+        raise DataError(
+            f"x_{part} has shape {x.shape}; reshape it to (N, channels, height, width) for images "
+            "or (N, features) for vectors"
+        )
+    if y.ndim != 1:
+        remedy = "use .ravel()" if y.size == len(x) else "use .argmax(axis=1) on one-hot labels"
+        raise DataError(f"y_{part} has shape {y.shape} instead of (N,); {remedy}")
+    if len(x) != len(y):
+        raise DataError(
+            f"x_{part} has {len(x)} rows and y_{part} has {len(y)}; give every sample one label"
+        )
+    if x.size == 0:
+        raise DataError(f"x_{part} is empty (shape {x.shape}); give at least one {part} sample")
+
+
+def _check_labels(train: np.ndarray, test: np.ndarray, classes: int) -> int:
+    """Labels are integers 0..K-1, those of the test set among them; return K."""
+    for name, labels in (("y_train", train), ("y_test", test)):
+        if labels.dtype.kind not in "iu":
+            raise DataError(
+                f"{name}[0] is {labels[0]!r}: labels must be integers, not {labels.dtype}; "
+                f"number the classes from 0 and cast with {name}.astype('int64')"
+            )
+        row = int(labels.argmin())
+        if labels[row] < 0:
+            raise DataError(
+                f"{name}[{row}] is {labels[row]}, a negative label; "
+                "number the classes from 0 and drop samples without a class"
+            )
+    top, distinct = int(train.max()), len(np.unique(train))
+    if distinct <= 1:
+        raise DataError(f"y_train holds the one class {top}; give samples of two classes or more")
+    if min(int(train.min()), int(test.min())) == 1 and top == distinct:
+        raise DataError(
+            f"y_train and y_test count from 1 (labels 1..{top}); subtract 1, so that they are "
+            f"0..{top - 1}"
+        )
+    row = int(train.argmax())
+    if classes and top >= classes:
+        raise DataError(
+            f"y_train[{row}] is {top}, but there are {classes} classes (0..{classes - 1}); "
+            "correct the label or the number of classes"
+        )
+    if not classes and top >= len(train):
+        raise DataError(
+            f"y_train[{row}] is {top}, more than there are samples ({len(train)}); "
+            "number the classes 0, 1, 2, ... without gaps"
+        )
+    row = int(test.argmax())
+    if test[row] > top:
+        raise DataError(
+            f"y_test[{row}] is {test[row]}, but the training labels end at {top}; "
+            "give training samples of that class or drop it from the test set"
+        )
+    return classes or top + 1
+
+
+def _features(name: str, x: np.ndarray) -> np.ndarray:
+    """Samples as uint8 or float32 images, or float32 vectors; every value finite."""
+    if x.ndim == _IMAGE_AXES and x.shape[1] not in CHANNELS:
+        last = x.shape[3] in CHANNELS
+        remedy = "move them first with .transpose(0, 3, 1, 2)" if last else "convert the images"
+        raise DataError(
+            f"{name} has {x.shape[1]} channels (shape {x.shape}); "
+            f"images (N, channels, height, width) have 1, 3 or 4: {remedy}"
+        )
+    if x.dtype.kind == "f":
+        return _finite(name, x)
+    if x.dtype.kind not in "iu":
+        raise DataError(
+            f"{name} is of dtype {x.dtype}; cast it to uint8 (values 0..255) or float32"
+        )
+    if x.ndim == _VECTOR_AXES:
+        return x.astype(np.float32)
+    for index in (int(x.argmin()), int(x.argmax())):
+        value = x.reshape(-1)[index]
+        if not 0 <= value <= _PIXEL_MAX:
+            raise DataError(
+                f"{name}[{_row(x, index)}] holds {value}, outside 0..255, as {x.dtype}; "
+                "scale the images to 0..255 as uint8, or cast them to float32"
+            )
+    return x.astype(np.uint8, copy=False)
+
+
+def _finite(name: str, x: np.ndarray) -> np.ndarray:
+    """Floats as float32, none of them NaN or infinite in it."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = x.astype(np.float32, copy=False)
+        # Two reductions need no mask as large as the data; NaN and infinity show in them.
+        if np.isfinite(cast.min()) and np.isfinite(cast.max()):
+            return cast
+    index = int(np.isfinite(cast).reshape(-1).argmin())
+    raise DataError(
+        f"{name}[{_row(x, index)}] holds {x.reshape(-1)[index]}, not a finite float32; "
+        "drop that row or fill in the value"
+    )
+
+
+def _row(x: np.ndarray, index: int) -> int:
+    """The row in which the flat index of an array lies."""
+    return index // (x.size // len(x))
+
+
+def _check_alike(train: np.ndarray, test: np.ndarray) -> None:
+    """One test sample looks like one training sample."""
+    if train.shape[1:] != test.shape[1:]:
+        raise DataError(
+            f"x_test[0] has shape {test.shape[1:]} and x_train[0] {train.shape[1:]}; "
+            "give both the same channels and size"
+        )
+    if train.dtype != test.dtype:
+        raise DataError(
+            f"x_test is {test.dtype} and x_train {train.dtype}; give both the same dtype and scale"
+        )
+
+
+def _check_statistics(channels: int, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    """Normalisation has one mean and one positive deviation per channel, or none at all."""
+    if not mean and not std:
+        return
+    if len(mean) != channels or len(std) != channels:
+        raise DataError(
+            f"mean has {len(mean)} values and std {len(std)}, but x_train has {channels} channels; "
+            "give one of each per channel, or neither"
+        )
+    if not (np.isfinite(mean).all() and np.isfinite(std).all() and min(std) > 0):
+        raise DataError(f"mean={mean} and std={std} must be finite, and every std above 0")

@@ -1,0 +1,181 @@
+"""Who holds what: the division of a data set among clients, and the rules that make one."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, is_dataclass
+from importlib import import_module
+from typing import Protocol, cast
+
+import numpy as np
+
+from coterie.core import registry
+from coterie.core.errors import ConfigError
+from coterie.data import checks
+
+_NOBODY = -1
+
+
+class Scheme(Protocol):
+    """A rule that divides the training set, with its settings."""
+
+    @property
+    def min_samples(self) -> int:
+        """The fewest training samples that a client may have."""
+
+    def deal(self, labels: np.ndarray, classes: int, seed: int) -> dict[int, np.ndarray]:
+        """The training indices of every client, in the order in which they were dealt."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partition:
+    """The training and test indices of every client, in the order in which they were dealt.
+
+    A client that `test` leaves out has no test images; `names` are for display.
+    """
+
+    train: Mapping[int, np.ndarray]
+    test: Mapping[int, np.ndarray]
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        train = {client: _indices(share) for client, share in self.train.items()}
+        test = {client: _indices(self.test.get(client, ())) for client in train}
+        names = self.names or tuple(str(client) for client in train)
+        if len(names) != len(train) or not train.keys() >= self.test.keys():
+            raise ValueError(f"{len(train)} clients, {len(names)} names, {len(self.test)} tests")
+        for field, value in (("train", train), ("test", test), ("names", names)):
+            object.__setattr__(self, field, value)
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """The clients in their order."""
+        return tuple(self.train)
+
+    def sizes(self) -> dict[int, int]:
+        """How many training samples every client has."""
+        return {client: len(share) for client, share in self.train.items()}
+
+    def digest(self) -> str:
+        """SHA-256 over both maps and the names."""
+        sha = hashlib.sha256(json.dumps(self.names).encode())
+        for name, array in self.pack().items():
+            sha.update(f"{name}:{len(array)}:".encode())
+            sha.update(array.astype("<i8", copy=False).data)
+        return sha.hexdigest()
+
+    def class_table(self, labels: np.ndarray, classes: int) -> np.ndarray:
+        """The number of training samples by client (in order) and class."""
+        return _class_table(self.train, labels, classes)
+
+    def pack(self) -> dict[str, np.ndarray]:
+        """Five flat arrays that say it all but the names, for sending to workers."""
+        packed = {"clients": np.array(self.clients, np.int64)}
+        for part, shares in (("train", self.train), ("test", self.test)):
+            lengths = [len(share) for share in shares.values()]
+            packed[part] = _joined(shares)
+            packed[f"{part}_offsets"] = np.cumsum([0, *lengths], dtype=np.int64)
+        return packed
+
+    @classmethod
+    def unpack(cls, arrays: Mapping[str, np.ndarray], names: Iterable[str] = ()) -> "Partition":
+        """The partition that was packed; the shares are views of the flat arrays."""
+        clients = arrays["clients"].tolist()
+        train, test = (
+            np.split(arrays[part], arrays[f"{part}_offsets"][1:-1]) if clients else []
+            for part in ("train", "test")
+        )
+        return cls(
+            dict(zip(clients, train, strict=True)),
+            dict(zip(clients, test, strict=True)),
+            tuple(names),
+        )
+
+    def pooled(self) -> "Partition":
+        """All clients merged into one, for centralised training."""
+        return Partition({0: _joined(self.train)}, {0: _joined(self.test)}, ("all",))
+
+
+def kinds() -> tuple[str, ...]:
+    """The rules there are: one per file of `partitions`."""
+    return registry.names("data/partitions")
+
+
+def load_class(kind: str) -> type[Scheme]:
+    """The one dataclass in the file of a rule: `dirichlet` gives `Dirichlet`."""
+    checks.known("partition.kind", kind, kinds())
+    module = import_module(f"coterie.data.partitions.{kind.replace('-', '_')}")
+    (found,) = (
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and is_dataclass(value) and value.__module__ == module.__name__
+    )
+    return cast(type[Scheme], found)
+
+
+def make(
+    scheme: Scheme, y_train: np.ndarray, y_test: np.ndarray, classes: int, seed: int
+) -> Partition:
+    """Deal the training set by the rule and the test set after it; nothing is dealt twice."""
+    train = scheme.deal(y_train, classes, seed)
+    rule = type(scheme).__name__
+    if not train:
+        raise ConfigError(f"the partition {rule} made no client; use another partition.kind")
+    for client, share in train.items():
+        if len(share) < scheme.min_samples:
+            raise ConfigError(
+                f"partition.min_samples={scheme.min_samples}, but client {client} of {rule} has "
+                f"{len(share)} samples; lower it, or use fewer partition.clients"
+            )
+    dealt = _joined(train)
+    outside = dealt[(dealt < 0) | (dealt >= len(y_train))]
+    if outside.size:
+        raise ConfigError(
+            f"the partition {rule} dealt the sample {outside[0]}, and there are {len(y_train)}; "
+            "correct its deal()"
+        )
+    times = np.bincount(dealt, minlength=len(y_train))
+    if times.max() > 1:
+        raise ConfigError(
+            f"the partition {rule} dealt the sample {times.argmax()} {times.max()} times; "
+            "correct its deal() so that no two clients share one"
+        )
+    return Partition(train, deal_test(train, y_train, y_test, classes))
+
+
+def deal_test(
+    train: Mapping[int, np.ndarray], y_train: np.ndarray, y_test: np.ndarray, classes: int
+) -> dict[int, np.ndarray]:
+    """Every class's test images, dealt disjointly by the clients' shares of its training images.
+
+    The images of a class, in order, are cut at the rounded cumulative shares, so that each is
+    dealt exactly once; a class that no client holds is dealt to nobody.
+    """
+    clients = np.array(list(train), np.int64)
+    held = np.cumsum(_class_table(train, y_train, classes), axis=0)
+    owner = np.full(len(y_test), _NOBODY)
+    for k in np.flatnonzero(held[-1]):
+        members = np.flatnonzero(y_test == k)
+        total = held[-1, k]
+        # In integers, round(held * members / total) is exact and the last cut is len(members).
+        cuts = (2 * held[:, k] * len(members) + total) // (2 * total)
+        owner[members] = np.repeat(np.arange(len(clients)), np.diff(cuts, prepend=0))
+    order = np.argsort(owner, kind="stable")[np.count_nonzero(owner == _NOBODY) :]
+    ends = np.searchsorted(owner[order], np.arange(1, len(clients)))
+    return dict(zip(clients.tolist(), np.split(order, ends), strict=True))
+
+
+def _class_table(shares: Mapping[int, np.ndarray], labels: np.ndarray, classes: int) -> np.ndarray:
+    """Counts of samples by client, in order, and class."""
+    table = np.zeros((len(shares), classes), np.int64)
+    for row, share in zip(table, shares.values(), strict=True):
+        row += np.bincount(labels[share], minlength=classes)
+    return table
+
+
+def _indices(share: object) -> np.ndarray:
+    return np.ascontiguousarray(share, dtype=np.int64)
+
+
+def _joined(shares: Mapping[int, np.ndarray]) -> np.ndarray:
+    return np.concatenate([*map(_indices, shares.values()), np.empty(0, np.int64)])

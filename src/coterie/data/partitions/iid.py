@@ -1,0 +1,25 @@
+"""`iid`: every client gets the same number of samples, drawn at random."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge
+
+from coterie.data.partitions import require_enough
+
+
+@dataclass(frozen=True, slots=True)
+class IID:
+    """`np.array_split(permutation(N), n)`: sizes differ by one at most."""
+
+    clients: Annotated[int, Ge(1)] = 10
+    min_samples: Annotated[int, Ge(1)] = 1
+
+    def deal(self, labels: np.ndarray, classes: int, seed: int) -> dict[int, np.ndarray]:
+        """The training indices of every client."""
+        from coterie.core import seeds
+
+        require_enough(len(labels), self.clients, self.min_samples)
+        order = seeds.generator(seed, "partition").permutation(len(labels))
+        return dict(enumerate(np.array_split(order, self.clients)))

@@ -1,0 +1,56 @@
+"""Who takes part in a round, and who is lost: pure functions of the seed and the round."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from coterie.core import seeds
+from coterie.core.task import ClientId, ClientInfo, Stage
+from coterie.kit.fields import PositiveCount, PositiveShare, Share
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The `[cohort]` table."""
+
+    fraction: PositiveShare = 1.0  # of all clients, per round
+    min_clients: PositiveCount = 1  # fewer valid replies: the round is skipped
+    drop_before: Share = 0.0  # chance that an invited client is not reached
+    drop_after: Share = 0.0  # chance that a client does its work and its upload is lost
+    max_skipped: PositiveCount = 5  # skipped rounds in a row that end the run
+
+
+def sample(
+    clients: Sequence[ClientInfo], stage: Stage, fraction: float, seed: int, round: int
+) -> list[ClientId]:
+    """The cohort, largest shard first: the order of start and of reduction.
+
+    `m = max(1, int(N * fraction))` clients without replacement; a stage may ask all, or nobody.
+    """
+    if stage.cohort == "none":
+        return []
+    chosen = list(clients)
+    size = max(1, int(len(chosen) * fraction + 1e-9))  # 100 * 0.29 is 28.999...
+    if stage.cohort == "sample" and size < len(chosen):
+        picks = seeds.generator(seed, "cohort", round).choice(len(chosen), size, replace=False)
+        chosen = [chosen[pick] for pick in picks]
+    return [info.id for info in sorted(chosen, key=lambda info: (-info.examples, info.id))]
+
+
+def dropouts(
+    ids: Sequence[ClientId], stage: Stage, cohort: Cohort, seed: int, round: int
+) -> dict[ClientId, Literal["before", "after"]]:
+    """Who is lost, and when. Each client's fate has its own address, whoever else is invited."""
+    lost: dict[ClientId, Literal["before", "after"]] = {}
+    for client in ids if cohort.drop_before or cohort.drop_after else ():
+        before, after = seeds.generator(seed, "dropouts", round, client).random(2)
+        if before < cohort.drop_before:
+            lost[client] = "before"
+        elif after < cohort.drop_after:
+            lost[client] = "after"
+    count = int(len(ids) * stage.drop + 1e-9)
+    if count == 0:
+        return lost
+    for pick in seeds.generator(seed, "stage-drop", round).choice(len(ids), count, replace=False):
+        lost[ids[pick]] = "before"
+    return lost

@@ -1,0 +1,190 @@
+"""When and how a model is evaluated during a run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coterie.core import seeds
+from coterie.core.bundle import Bundle, Payload, ServerState
+from coterie.core.errors import RunFailed
+from coterie.core.task import (
+    METHOD,
+    Attempt,
+    ClientId,
+    ClientInfo,
+    Executor,
+    Round,
+    Stage,
+    Task,
+)
+from coterie.engine.parts import Parts
+from coterie.engine.record import ClientEvent, NoteEvent, Recorder
+from coterie.engine.tally import Tally
+from coterie.kit.context import ServerContext, Shard
+from coterie.kit.fields import Count, Share
+from coterie.kit.method import FederatedEvaluator
+from coterie.kit.server_optimizer import ServerOptimizer
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """The `[evaluate]` table, less the names of the evaluators."""
+
+    every: Count = 1  # rounds between evaluations; 0: only after the last round
+    targets: tuple[Share, ...] = ()  # accuracies to reach: rounds and bytes to each are reported
+    stop_at_target: bool = False  # end the run at the highest target
+    metric: str = "accuracy"  # what the targets are about
+
+
+@dataclass
+class Measured:
+    """What an evaluation found and what it cost."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The evaluators of a run, over the data that the server of a simulation may see."""
+
+    settings: EvaluateSettings
+    data: Shard
+
+    def due(self, round: Round, last: bool) -> bool:
+        """Whether a round ends with an evaluation; the last one always does."""
+        every = self.settings.every
+        return last or bool(every and (round.index + 1) % every == 0)
+
+    def measure(
+        self,
+        parts: Parts,
+        executor: Executor,
+        round: Round,
+        server: ServerState,
+        attempt: Attempt,
+        recorders: Sequence[Recorder],
+    ) -> Measured:
+        """Run every evaluator on the model as it stands after a round."""
+        result = Measured()
+        result.metrics.update(self._on_server(parts, round, server))
+        self._on_clients(parts, executor, round, server, attempt, recorders, result)
+        for name, program in parts.programs.items():
+            self._federated(name, program, parts, executor, round, server, attempt, result)
+        return result
+
+    def _on_server(self, parts: Parts, round: Round, server: ServerState) -> Mapping[str, float]:
+        chosen = [one for one in parts.evaluators.values() if one.where == "server"]
+        if not chosen:
+            return {}
+        ctx = _server_context(parts, round, METHOD)
+        net = ctx.frozen(parts.method.model(server))
+        seed = seeds.derive(parts.spec.seed, "evaluate", round.index)
+        found: dict[str, float] = {}
+        with seeds.scoped(round.torch_seed()):
+            for evaluator in chosen:
+                found.update(evaluator(net, self.data, seed))
+        parts.nets(METHOD).release()
+        return found
+
+    def _on_clients(
+        self,
+        parts: Parts,
+        executor: Executor,
+        round: Round,
+        server: ServerState,
+        attempt: Attempt,
+        recorders: Sequence[Recorder],
+        result: Measured,
+    ) -> None:
+        chosen = {n: one for n, one in parts.evaluators.items() if one.where == "client"}
+        asked = [info for info in executor.clients() if info.tests > 0]
+        if not chosen or not asked:
+            return
+        down = evaluation_payload(parts, server, round)
+        size = down.nbytes()
+        tasks = (Task("evaluate", c, round, down, attempt=attempt) for c in _largest_first(asked))
+        found: dict[str, dict[ClientId, dict[str, float]]] = {name: {} for name in chosen}
+        for done, reply in enumerate(executor.run(tasks), start=1):
+            result.bytes_down += size
+            if reply.error is not None:
+                note = f"client {reply.client} was not evaluated: {reply.error.reason}"
+                for record in recorders:
+                    record(NoteEvent(note, {"trace": reply.error.trace}))
+                continue
+            for key, value in reply.metrics.items():
+                name, _, metric = key.partition("/")
+                found[name].setdefault(reply.client, {})[metric] = value
+            event = ClientEvent(round.index, round.total, done, len(asked), "testing")
+            for record in recorders:
+                record(event)
+        for name, evaluator in chosen.items():
+            if found[name]:
+                in_order = dict(sorted(found[name].items()))
+                result.metrics.update(evaluator.summarise(in_order))
+
+    def _federated(
+        self,
+        name: str,
+        program: FederatedEvaluator,
+        parts: Parts,
+        executor: Executor,
+        round: Round,
+        server: ServerState,
+        attempt: Attempt,
+        result: Measured,
+    ) -> None:
+        """Drive an evaluator that is a federated program through its own rounds."""
+        seed = seeds.derive(parts.spec.seed, f"program/{name}", round.index)
+        clients = executor.clients()
+        state = program.start(parts.nets(name), parts.method.model(server))
+        stage = Stage(name, program.rounds, cohort="all")
+        inner = round
+        for step in range(program.rounds):
+            inner = Round(step, program.rounds, stage.name, step, stage.rounds, len(clients), seed)
+            ctx = _server_context(parts, inner, name)
+            down = program.broadcast(state, inner)
+            tally = Tally(inner, _largest_first(clients), {}, ())
+            owns = {client: program.address(state, inner, client) for client in tally.asked}
+            tasks = (
+                Task("update", client, inner, down, own, program=name, attempt=attempt)
+                for client, own in owns.items()
+            )
+            with seeds.scoped(inner.torch_seed()):
+                replies = tally.valid_replies(executor.run(tasks), down, program.reduce)
+                state = program.server_update(ctx, state, replies)
+                for _ in replies:
+                    pass
+            for own in owns.values():
+                tally.count_own(own)
+            result.bytes_up += tally.bytes_up
+            result.bytes_down += tally.bytes_down
+            if not tally.valid:
+                raise RunFailed(f"the evaluator {name!r} got no answer: {tally.first_problem()}")
+        with seeds.scoped(inner.torch_seed()):
+            result.metrics.update(program.finish(_server_context(parts, inner, name), state))
+        parts.nets(name).release()
+
+
+def evaluation_payload(parts: Parts, server: ServerState, round: Round) -> Payload:
+    """What a client needs to be evaluated: the model under test, and what `personal` reads."""
+    evaluated = parts.method.model(server)
+    if not parts.method.has_personal():
+        return Bundle({"evaluated": evaluated})
+    return parts.method.broadcast(server, round).replace(evaluated=evaluated)
+
+
+def _largest_first(clients: Sequence[ClientInfo]) -> list[ClientId]:
+    return [info.id for info in sorted(clients, key=lambda info: (-info.examples, info.id))]
+
+
+def _server_context(parts: Parts, round: Round, program: str) -> ServerContext:
+    return ServerContext(
+        round=round,
+        objective=parts.objective,
+        local=parts.local,
+        nets=parts.nets(program),
+        rules=parts.program(program).reduce,
+        optimizer=ServerOptimizer(),
+        spool=parts.spool(program),
+    )

@@ -1,0 +1,111 @@
+"""What a run says of itself: one event a round, in `metrics.jsonl` and to whoever listens."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import CheckpointError
+from coterie.core.task import ClientId
+from coterie.engine.files import disk_errors
+
+
+@dataclass(frozen=True)
+class RoundEvent:
+    """A finished round: a line of `metrics.jsonl`."""
+
+    round: int
+    stage: str
+    cohort: Sequence[ClientId]
+    lost: Mapping[str, str]  # client -> reason; never asked, or never answered
+    rejected: Mapping[str, str]  # client -> reason; answered with what cannot be used
+    skipped: bool
+    metrics: Mapping[str, float]
+    bytes_up: int
+    bytes_down: int
+    evaluation_bytes_up: int
+    evaluation_bytes_down: int
+    seconds: float
+    digest: str  # of the server's state
+    states: str  # of the clients' states
+
+    def line(self) -> str:
+        """The JSON line."""
+        return json.dumps(asdict(self)) + "\n"
+
+    @classmethod
+    def parse(cls, line: str) -> "RoundEvent":
+        """Read a JSON line back."""
+        return cls(**json.loads(line))
+
+
+@dataclass(frozen=True)
+class ClientEvent:
+    """One more client of the running round has answered."""
+
+    round: int
+    total: int
+    done: int
+    cohort: int
+    activity: str = "training"
+
+
+@dataclass(frozen=True)
+class NoteEvent:
+    """Something that the user should know now."""
+
+    text: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+Event = RoundEvent | ClientEvent | NoteEvent
+Recorder = Callable[[Event], None]
+
+
+class MetricsFile:
+    """`metrics.jsonl`: appended every round, made durable at every commit."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, committed: int | None = None) -> list[RoundEvent]:
+        """The events so far (of the first `committed` bytes)."""
+        if not self.path.exists():
+            return []
+        data = self.path.read_bytes()[:committed]
+        try:
+            return [RoundEvent.parse(line) for line in data.decode().splitlines()]
+        except (ValueError, TypeError) as error:
+            raise CheckpointError(f"{self.path} cannot be read: {error}") from error
+
+    def truncate(self, committed: int) -> None:
+        """Forget the lines of rounds that were never committed."""
+        with disk_errors(self.path), self.path.open("ab") as file:
+            file.truncate(committed)
+
+    def append(self, event: RoundEvent) -> None:
+        """Add a line."""
+        with disk_errors(self.path), self.path.open("a") as file:
+            file.write(event.line())
+
+    def sync(self, lines: int) -> tuple[int, str]:
+        """Have the first lines on the disk, and no other; their length and SHA-256."""
+        with disk_errors(self.path), self.path.open("a+b") as file:
+            file.seek(0)
+            data = b"".join(file.readlines()[:lines])
+            file.truncate(len(data))
+            os.fsync(file.fileno())
+        return len(data), hashlib.sha256(data).hexdigest()
+
+
+def reached(history: Sequence[RoundEvent], metric: str, target: float) -> RoundEvent | None:
+    """The first round in which a metric came to a target."""
+    return next((e for e in history if e.metrics.get(metric, float("-inf")) >= target), None)
+
+
+def bytes_until(history: Sequence[RoundEvent], last: RoundEvent) -> int:
+    """What was sent both ways up to and with a round, evaluation apart."""
+    return sum(e.bytes_up + e.bytes_down for e in history if e.round <= last.round)

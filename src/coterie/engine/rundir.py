@@ -1,0 +1,82 @@
+"""A run directory belongs to one process at a time."""
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from coterie.core.errors import CheckpointError, ConfigError
+from coterie.engine.files import replace_durably
+
+_LOCK, _ATTEMPT = ".lock", ".attempt"
+
+
+class RunLock:
+    """Holds a run directory by `flock`: the kernel lets go of it when the process dies."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> "RunLock":
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # close-on-exec, as every file that Python opens: a worker never inherits the lock
+            file = (self.folder / _LOCK).open("a+")
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot use the run directory {self.folder}: {error.strerror}; choose another "
+                "--out"
+            ) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            file.close()
+            raise ConfigError(
+                f"{self.folder} is in use by {holder}; choose another --out"
+            ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        self._file = file
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def next_attempt(folder: Path) -> int:
+    """Count this start of the run."""
+    path = folder / _ATTEMPT
+    try:
+        number = int(json.loads(path.read_text())) + 1
+    except (OSError, ValueError):
+        number = 1
+    replace_durably(path, str(number).encode())
+    return number
+
+
+def clean(folder: Path) -> None:
+    """Remove what a killed process left half-done; the lock must be held, workers not started."""
+    for broken in [*folder.glob("*.tmp"), *folder.glob("clients/*/*.tmp")]:
+        broken.unlink(missing_ok=True)
+    for rest in [folder / "spool", folder / "evaluation", *folder.glob("checkpoints/*.tmp")]:
+        shutil.rmtree(rest, ignore_errors=True)
+
+
+def used(folder: Path) -> bool:
+    """Whether a run has begun in this folder."""
+    return any((folder / name).exists() for name in ("config.toml", "metrics.jsonl", "checkpoints"))

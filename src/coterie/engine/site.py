@@ -1,0 +1,179 @@
+"""A site does the clients' work: it holds their data and states, and answers tasks.
+
+A simulation has one site in every worker, each able to act for any client; the run directory
+holds the states that they share.
+"""
+
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from coterie.core import seeds
+from coterie.core.bundle import Bundle, ClientState, Tensors
+from coterie.core.errors import Diverged
+from coterie.core.task import METHOD, ClientInfo, Failure, Reply, Task
+from coterie.data.batches import DataShard
+from coterie.data.datasets import open_cached
+from coterie.data.partition import Partition
+from coterie.engine.parts import Parts, Spec
+from coterie.engine.states import StateStore
+from coterie.kit.context import ClientContext
+from coterie.kit.local import all_finite
+
+_FEWEST = 2  # samples that a client needs to train: losses are defined on two or more
+_KEPT = "site:"  # groups of a saved state that the site lays back into networks
+_NOTHING = "site:nothing"  # marks a saved state for which the method itself returned None
+
+
+class Site:
+    """Answers tasks for the clients of a partition."""
+
+    def __init__(self, spec: Spec, partition: Partition) -> None:
+        self.spec, self.partition, self.parts = spec, partition, Parts(spec)
+        self.dataset = open_cached(Path(spec.data))
+        self._attempt = 0
+
+    def clients(self) -> list[ClientInfo]:
+        """Everyone whose data is here."""
+        return [
+            ClientInfo(
+                client,
+                self.partition.names[client],
+                len(self.partition.train[client]),
+                len(self.partition.test.get(client, ())),
+            )
+            for client in self.partition.clients
+        ]
+
+    def run(self, task: Task) -> Reply:
+        """Answer a task; whatever goes wrong on the client is in the reply."""
+        start = time.perf_counter()
+        shard = self._shard(task)
+        try:
+            if task.op == "update" and len(shard) < _FEWEST:
+                failure = Failure("skipped", f"it has {len(shard)} training samples")
+                return Reply(task.client, error=failure)
+            with seeds.scoped(task.round.torch_seed(task.client)):
+                return self._answer(task, shard, start)
+        except Diverged as error:
+            failure = Failure("diverged", str(error))
+        except MemoryError as error:
+            failure = Failure("lost", f"out of memory with {len(shard)} samples: {error}")
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            failure = Failure("failed", reason, traceback.format_exc())
+        finally:
+            self.parts.nets(task.program).release()
+        return Reply(task.client, error=failure, seconds=time.perf_counter() - start)
+
+    def _answer(self, task: Task, shard: DataShard, start: float) -> Reply:
+        store = self._store(task)
+        # an evaluation stands after its round, an update before
+        saved = store.load(task.client, task.round.index + (task.op != "update"))
+        state, kept = _unpack(saved)
+        ctx = self._context(task, shard, kept)
+        method = self.parts.program(task.program)
+        if task.op != "update":
+            metrics = self._inspect(task, ctx, state)
+            return Reply(
+                task.client,
+                examples=shard.tests,
+                metrics=metrics,
+                seconds=time.perf_counter() - start,
+            )
+        up, state = method.client_update(ctx, task.down, state)
+        packed = _pack(state, ctx.keeps)
+        for what, bundle in (("upload", up), ("state", packed)):
+            if not all_finite(t for group in bundle.tensors.values() for t in group.values()):
+                raise Diverged(f"its {what} is not finite")
+        digest = ""
+        if packed.tensors or packed.scalars:
+            store.save(task.client, task.round.index, task.attempt, packed)
+            digest = packed.digest()
+        seconds = time.perf_counter() - start
+        return Reply(task.client, up, len(shard), ctx.metrics, seconds=seconds, state=digest)
+
+    def _inspect(
+        self, task: Task, ctx: ClientContext, state: ClientState | None
+    ) -> Mapping[str, float]:
+        """Evaluate the client's own model, or the global one; or leave its own in a file."""
+        method = self.parts.method
+        weights = method.personal(ctx, task.down, state)
+        if task.op == "personal":
+            if weights is not None:
+                folder = Path(self.spec.folder) / "personal"
+                folder.mkdir(exist_ok=True)
+                save_file(weights, folder / f"{self.partition.names[task.client]}.safetensors")
+            return {}
+        net = ctx.frozen(task.down["evaluated"] if weights is None else weights)
+        seed = seeds.derive(self.spec.seed, "evaluate", task.round.index, task.client)
+        return {
+            f"{name}/{metric}": value
+            for name, evaluator in self.parts.evaluators.items()
+            if evaluator.where == "client"
+            for metric, value in evaluator(net, ctx.data, seed).items()
+        }
+
+    def _context(self, task: Task, shard: DataShard, kept: Mapping[str, Tensors]) -> ClientContext:
+        place = f"{task.program}-{task.round.index:06d}-{task.attempt.number}"
+        return ClientContext(
+            id=task.client,
+            round=task.round,
+            own=task.own,
+            data=shard,
+            objective=self.parts.objective,
+            local=self.parts.local,
+            nets=self.parts.nets(task.program),
+            fresh=lambda key: self.parts.fresh(task.program, task.client, key),
+            kept=kept,
+            spool=Path(self.spec.folder) / "spool" / place / str(task.client),
+        )
+
+    def _store(self, task: Task) -> StateStore:
+        folder = Path(self.spec.folder)
+        if task.program != METHOD:
+            store = StateStore(folder / "evaluation" / task.program)
+            if task.round.index == 0:  # states of a program last for one evaluation
+                store.forget(task.client)
+            return store
+        store = StateStore(folder / "clients")
+        if task.attempt.number != self._attempt:
+            store.begin(task.attempt)
+            self._attempt = task.attempt.number
+        return store
+
+    def _shard(self, task: Task) -> DataShard:
+        return DataShard(
+            self.dataset,
+            self.partition.train[task.client],
+            self.partition.test[task.client],
+            augment=self.spec.augment,
+            device=self.spec.device,
+        )
+
+
+def _pack(state: ClientState | None, keeps: Mapping[str, Tensors]) -> ClientState:
+    """What is saved: the method's state, and what networks of this client do not share."""
+    if state is None and not keeps:
+        return Bundle()
+    groups = {f"{_KEPT}{place}": tensors for place, tensors in keeps.items()}
+    if state is None:
+        return Bundle(groups, {_NOTHING: True})
+    return Bundle({**state.tensors, **groups}, state.scalars, state.blobs)
+
+
+def _unpack(saved: ClientState | None) -> tuple[ClientState | None, Mapping[str, Tensors]]:
+    """The method's state and the networks' kept parts out of what was saved."""
+    if saved is None:
+        return None, {}
+    kept = {
+        group.removeprefix(_KEPT): tensors
+        for group, tensors in saved.tensors.items()
+        if group.startswith(_KEPT)
+    }
+    if _NOTHING in saved.scalars:
+        return None, kept
+    return saved.without(*(f"{_KEPT}{place}" for place in kept)), kept

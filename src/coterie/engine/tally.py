@@ -1,0 +1,106 @@
+"""The account of one round: who answered, what it came to, what it cost."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from coterie.core.bundle import Payload
+from coterie.core.task import ClientId, Reply, Round
+from coterie.engine.record import ClientEvent, NoteEvent, Recorder
+from coterie.kit.aggregate import Screen
+
+_LOST = {
+    "before": "dropped before the round",
+    "after": "its upload was lost",
+}
+
+
+def combined(states: Mapping[ClientId, tuple[int, str]]) -> str:
+    """One digest for the states of all clients."""
+    return hashlib.sha256(json.dumps(sorted(states.items())).encode()).hexdigest()
+
+
+class Tally:
+    """Screens the replies of a round and adds up what the event will say."""
+
+    def __init__(
+        self,
+        round: Round,
+        invited: Sequence[ClientId],
+        dropped: Mapping[ClientId, str],
+        recorders: Sequence[Recorder],
+    ) -> None:
+        self.round, self.recorders = round, recorders
+        self._dropped = dropped
+        self.asked = [client for client in invited if dropped.get(client) != "before"]
+        self.lost = {str(c): _LOST[when] for c, when in dropped.items() if when == "before"}
+        self.rejected: dict[str, str] = {}
+        self.valid: list[ClientId] = []
+        self.states: dict[ClientId, tuple[int, str]] = {}
+        self.server_metrics: dict[str, float] = {}
+        self.bytes_up = self.bytes_down = 0
+        self._diverged = 0
+        self._examples = 0
+        self._sums: dict[str, float] = {}
+
+    def valid_replies(
+        self, replies: Iterator[Reply], down: Payload, rules: Mapping[str, str]
+    ) -> Iterator[Reply]:
+        """The replies that may be aggregated; the others leave their reason."""
+        screen, size = Screen(down, rules), down.nbytes()
+        for done, reply in enumerate(replies, start=1):
+            self.bytes_down += size
+            if self._keep(reply, screen):
+                yield reply
+            self._emit(ClientEvent(self.round.index, self.round.total, done, len(self.asked)))
+
+    def count_own(self, own: Payload | None) -> None:
+        """Count what was sent to one client alone."""
+        self.bytes_down += own.nbytes() if own is not None else 0
+
+    def _keep(self, reply: Reply, screen: Screen) -> bool:
+        client = str(reply.client)
+        if reply.state:
+            self.states[reply.client] = (self.round.index, reply.state)
+        if reply.error is not None:
+            words = f"{reply.error.kind}: {reply.error.reason}"
+            away = reply.error.kind in ("lost", "late", "skipped")
+            (self.lost if away else self.rejected)[client] = words
+            self._diverged += reply.error.kind == "diverged"
+            if reply.error.trace:
+                self._emit(NoteEvent(f"client {client} {words}", {"trace": reply.error.trace}))
+            return False
+        if self._dropped.get(reply.client) == "after":
+            self.lost[client] = _LOST["after"]
+            return False
+        self.bytes_up += reply.up.nbytes()
+        if problem := screen.problem(reply):
+            self.rejected[client] = problem
+            return False
+        self.valid.append(reply.client)
+        self._examples += reply.examples
+        for name, value in reply.metrics.items():
+            self._sums[name] = self._sums.get(name, 0.0) + reply.examples * value
+        return True
+
+    def metrics(self) -> dict[str, float]:
+        """Means over the valid clients, weighted by their samples; and the server's own."""
+        means = {f"train_{name}": value / self._examples for name, value in self._sums.items()}
+        return means | {f"server_{name}": value for name, value in self.server_metrics.items()}
+
+    def all_diverged(self) -> bool:
+        """Whether some clients diverged and none was left."""
+        return self._diverged > 0 and not self.valid
+
+    def first_problem(self) -> str:
+        """One reason of those recorded, as an example."""
+        reasons = {**self.rejected, **self.lost}
+        return next((f"client {c}: {why}" for c, why in reasons.items()), "nobody was invited")
+
+    def note(self, text: str) -> None:
+        """Tell whoever listens."""
+        self._emit(NoteEvent(f"round {self.round.index}: {text}"))
+
+    def _emit(self, event: ClientEvent | NoteEvent) -> None:
+        for record in self.recorders:
+            record(event)

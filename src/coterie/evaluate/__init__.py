@@ -1,0 +1,1 @@
+"""One file an evaluator; the file name is what `evaluate.with` calls it."""

@@ -1,0 +1,1 @@
+"""Where tasks run. An executor never knows which method it carries."""

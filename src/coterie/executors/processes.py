@@ -1,0 +1,291 @@
+"""Worker processes on this machine, one torch thread each.
+
+Every worker has a thread here that feeds it. Replies are handed on in the order of the tasks,
+and no task starts more than twice the number of workers ahead of what was handed on, so memory
+does not grow with the cohort. A worker that dies is replaced and its task done again: alone, in
+case it was memory that ran out. After two more deaths the client is lost.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from coterie.core import codec
+from coterie.core.bundle import Bundle, Payload
+from coterie.core.errors import RunFailed
+from coterie.core.exact import THREAD_VARIABLES
+from coterie.core.task import ClientInfo, Failure, Reply, Task
+from coterie.data.partition import Partition
+from coterie.engine.parts import Spec
+from coterie.executors import wire
+
+_RETRIES = 2
+_START_SECONDS = 300.0
+
+
+class Worker:
+    """One worker process and what it has been told."""
+
+    def __init__(self, spec: Spec, partition: Partition) -> None:
+        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
+        environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "coterie.executors.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches the main process alone, which then ends us
+        )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self._to, self._from = self.process.stdin.fileno(), self.process.stdout.fileno()
+        self._hello = (
+            {"kind": "hello", "spec": spec.to_json(), "names": list(partition.names)},
+            Bundle({"partition": {n: torch.from_numpy(a) for n, a in partition.pack().items()}}),
+        )
+        self._ready = False
+        self._down: Payload | None = None
+
+    def prepare(self) -> None:
+        """Introduce ourselves and wait until the worker has its data and networks."""
+        if self._ready:
+            return
+        wire.send(self._to, self._hello[0], codec.encode(self._hello[1]))
+        try:
+            head, _ = wire.receive(self._from, time.monotonic() + _START_SECONDS)
+        except wire.Late:
+            raise RunFailed(f"a worker was not ready after {_START_SECONDS:g} s") from None
+        if head["kind"] != "ready":
+            raise RunFailed(f"a worker could not start: {head.get('reason', head)}")
+        self._ready = True
+
+    def ask(self, task: Task, broadcast: bytes, deadline: float | None) -> Reply:
+        """Send the broadcast if this worker does not have it yet, then the task."""
+        if self._down is not task.down:
+            wire.send(self._to, {"kind": "down"}, broadcast)
+            self._down = task.down
+        own = codec.encode(task.own) if task.own is not None else b""
+        wire.send(self._to, wire.task_head(task), own)
+        return wire.read_reply(*wire.receive(self._from, deadline))
+
+    def kill(self) -> None:
+        """End the process at once: it never leaves a file half-written."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        """Kill it and close its pipes; only when nobody else uses them any more."""
+        self.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with suppress(OSError):
+                pipe.close()
+
+
+class _Gate:
+    """Lets many tasks run side by side, or one alone."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._running = self._waiting_alone = 0
+
+    @contextmanager
+    def enter(self, alone: bool) -> Iterator[None]:
+        with self._condition:
+            self._waiting_alone += alone
+            self._condition.wait_for(
+                lambda: self._running == 0 if alone else not self._waiting_alone
+            )
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._running -= 1
+                self._waiting_alone -= alone
+                self._condition.notify_all()
+
+
+class _Queue:
+    """The tasks of one `run`, handed out in order and answered in order."""
+
+    def __init__(self, tasks: Iterable[Task], ahead: int) -> None:
+        self._tasks, self._ahead = iter(tasks), ahead
+        self._condition = threading.Condition()
+        self._next = self._handed_on = 0
+        self._answers: dict[int, Reply] = {}
+        self._count: int | None = None
+        self._error: BaseException | None = None
+        self.stopped = False
+
+    def take(self) -> tuple[int, Task] | None:
+        """The next task, as soon as it is not too far ahead; None when there is none."""
+        with self._condition:
+            self._condition.wait_for(
+                lambda: self.stopped or self._next < self._handed_on + self._ahead
+            )
+            if self.stopped or self._count is not None:
+                return None
+            task = next(self._tasks, None)
+            if task is None:
+                self._count = self._next
+                self._condition.notify_all()
+                return None
+            self._next += 1
+            return self._next - 1, task
+
+    def answer(self, place: int, reply: Reply) -> None:
+        """Hand in a reply."""
+        with self._condition:
+            self._answers[place] = reply
+            self._condition.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Let the reader of the replies see an error that no reply can carry."""
+        with self._condition:
+            self._error = self._error or error
+            self._condition.notify_all()
+
+    def stop(self) -> None:
+        """Hand out nothing more."""
+        with self._condition:
+            self.stopped = True
+            self._condition.notify_all()
+
+    def replies(self) -> Iterator[Reply]:
+        """The replies in the order of the tasks."""
+        place = 0
+        while True:
+            with self._condition:
+                while place not in self._answers and self._error is None and self._count != place:
+                    self._condition.wait(1.0)
+                if self._error is not None:
+                    raise self._error
+                if self._count == place and place not in self._answers:
+                    return
+                reply = self._answers.pop(place)
+                place += 1
+                self._handed_on = place
+                self._condition.notify_all()
+            yield reply
+
+
+class Processes:
+    """An executor over worker processes."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        partition: Partition,
+        clients: Sequence[ClientInfo],
+        *,
+        workers: int,
+        devices: Sequence[str] = (),
+        timeout: float = 0.0,
+    ) -> None:
+        self._spec, self._partition, self._clients = spec, partition, clients
+        self._devices, self._timeout = tuple(devices) or (spec.device,), timeout
+        self._gate, self._closed = _Gate(), False
+        self._jobs: _Queue | None = None
+        self._threads: list[threading.Thread] = []
+        self._encoding = threading.Lock()
+        self._encoded: tuple[Payload | None, bytes] = (None, b"")
+        self._workers: list[Worker] = []
+        self._workers += [self._start(slot) for slot in range(max(1, workers))]
+
+    def clients(self) -> Sequence[ClientInfo]:
+        """Everyone in the partition."""
+        return self._clients
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Reply]:
+        """Answer the tasks in order, side by side."""
+        jobs = self._jobs = _Queue(tasks, ahead=2 * len(self._workers))
+        self._threads = [
+            threading.Thread(target=self._feed, args=(slot, jobs), daemon=True)
+            for slot in range(len(self._workers))
+        ]
+        for thread in self._threads:
+            thread.start()
+        try:
+            yield from jobs.replies()
+        except BaseException:
+            self._abandon()  # nobody will read the replies that are still to come
+            raise
+        for thread in self._threads:
+            thread.join()
+
+    def close(self) -> None:
+        """End every worker; safe to call twice."""
+        self._abandon()
+        for worker in self._workers:
+            worker.end()
+
+    def _abandon(self) -> None:
+        """Stop feeding and kill the workers, but keep pipes open while a thread may use them."""
+        self._closed = True
+        if self._jobs is not None:
+            self._jobs.stop()
+        for worker in self._workers:
+            worker.kill()
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self, slot: int) -> Worker:
+        device = self._devices[slot % len(self._devices)]
+        return Worker(replace(self._spec, device=device), self._partition)
+
+    def _feed(self, slot: int, jobs: _Queue) -> None:
+        try:
+            while (job := jobs.take()) is not None:
+                place, task = job
+                jobs.answer(place, self._persist(slot, task))
+        except BaseException as error:
+            jobs.fail(error)
+
+    def _persist(self, slot: int, task: Task) -> Reply:
+        """One task until it is answered, or until its workers died too often."""
+        start = time.monotonic()
+        for deaths in range(_RETRIES + 1):
+            deadline = time.monotonic() + self._timeout if self._timeout > 0 else None
+            try:
+                with self._gate.enter(alone=deaths > 0):
+                    self._workers[slot].prepare()
+                    return self._workers[slot].ask(task, self._broadcast(task.down), deadline)
+            except wire.Late:
+                self._renew(slot)
+                failure = Failure(
+                    "late", f"no answer within executor.timeout = {self._timeout:g} s"
+                )
+                return Reply(task.client, error=failure, seconds=time.monotonic() - start)
+            except wire.Closed:
+                code = self._renew(slot)
+        reason = f"its worker died {_RETRIES + 1} times (last exit status {code})"
+        if code == -9:
+            size = len(self._partition.train[task.client])
+            reason += f", as when memory runs out; the client has {size} samples"
+        return Reply(task.client, error=Failure("lost", reason), seconds=time.monotonic() - start)
+
+    def _renew(self, slot: int) -> int:
+        """Replace a worker; the exit status of the old one."""
+        if self._closed:
+            raise RunFailed("the executor was closed")
+        status = self._workers[slot].process.poll()
+        self._workers[slot].end()
+        if status is None:  # it closed its pipe a moment before it ended, or was late
+            status = self._workers[slot].process.returncode
+        self._workers[slot] = self._start(slot)
+        return int(status)
+
+    def _broadcast(self, down: Payload) -> bytes:
+        """The bytes of a broadcast, encoded once for all workers."""
+        with self._encoding:
+            if self._encoded[0] is not down:
+                self._encoded = (down, codec.encode(down))
+            return self._encoded[1]

@@ -1,0 +1,72 @@
+"""A worker process: `python -m coterie.executors.worker`, spoken to over its pipes.
+
+It inherits no lock, imports no main script, and ends the moment its input closes, even in the
+middle of a task: whoever started it is gone then, and no file is ever half-written.
+"""
+
+import os
+import queue
+import sys
+import threading
+from typing import Any
+
+from coterie.core import codec
+from coterie.core.bundle import Bundle
+from coterie.core.errors import CoterieError
+from coterie.core.exact import exact_arithmetic
+from coterie.data.partition import Partition
+from coterie.engine.parts import Spec
+from coterie.engine.site import Site
+from coterie.executors import wire
+
+Message = tuple[dict[str, Any], bytes]
+
+
+def _listen(handle: int, inbox: "queue.SimpleQueue[Message]") -> None:
+    while True:
+        try:
+            inbox.put(wire.receive(handle))
+        except wire.Closed:
+            os._exit(0)
+
+
+def _site(head: dict[str, Any], body: bytes) -> Site:
+    arrays = {name: tensor.numpy() for name, tensor in codec.decode(body)["partition"].items()}
+    return Site(Spec.from_json(head["spec"]), Partition.unpack(arrays, tuple(head["names"])))
+
+
+def serve(source: int, sink: int) -> None:
+    """Build the site that the first message describes, then answer tasks one by one."""
+    inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(source, inbox), daemon=True).start()
+    try:
+        site = _site(*inbox.get())
+    except (CoterieError, ImportError, OSError) as error:
+        wire.send(sink, {"kind": "failed", "reason": str(error)})
+        return
+    wire.send(sink, {"kind": "ready"})
+    down = Bundle()
+    while True:
+        head, body = inbox.get()
+        if head["kind"] == "down":
+            down = codec.decode(body)
+            continue
+        reply = site.run(wire.read_task(head, body, down))
+        wire.send(sink, wire.reply_head(reply), codec.encode(reply.up))
+
+
+def main() -> None:
+    """Take the pipes for messages; what user code prints goes to standard error."""
+    source, sink = os.dup(0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    with exact_arithmetic():
+        try:
+            serve(source, sink)
+        except wire.Closed:
+            return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Checking replies, and reducing them: the only place where uploads are added up.
+
+Sums run in cohort order and in float64, and are cast once at the end: another order or another
+width would change most float32 bits.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from coterie.core.bundle import Blob, Payload, Scalar, Tensors
+from coterie.core.errors import NoReplies
+from coterie.core.task import ClientId, Reply
+
+LARGEST = 1e30  # squares of such entries leave float32: no honest update has them
+_SAMPLES_LIMIT = 2**53  # beyond it float64 weights are no longer exact
+
+Schema = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one group is reduced, and which group of the broadcast it must look like."""
+
+    kind: str
+    like: str
+
+    @classmethod
+    def parse(cls, group: str, text: str) -> "Rule":
+        """`"mean"`, `"sum"`, `"gather"`, each with an optional `":group"` behind it."""
+        kind, _, like = text.partition(":")
+        if kind not in ("mean", "sum", "gather"):
+            raise ValueError(f"group {group!r} is reduced by mean, sum or gather, not by {kind!r}")
+        return cls(kind, like or group)
+
+
+def schema(tensors: Tensors) -> Schema:
+    """Names, dtypes and shapes of a group."""
+    return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+
+
+class Screen:
+    """Decides whether a reply may be reduced; says why not."""
+
+    def __init__(self, down: Payload, rules: Mapping[str, str]) -> None:
+        self._rules = {group: Rule.parse(group, text) for group, text in rules.items()}
+        self._expected: dict[str, Schema] = {
+            group: schema(down[rule.like])
+            for group, rule in self._rules.items()
+            if rule.like in down
+        }
+
+    def problem(self, reply: Reply) -> str | None:
+        """What is wrong with a reply, or None."""
+        n = reply.examples
+        if isinstance(n, bool) or not isinstance(n, int) or not 0 < n <= _SAMPLES_LIMIT:
+            return f"its number of samples is {n!r}"
+        for group in reply.up.tensors:
+            if group not in self._rules:
+                return f"it sent the group {group!r}, expected: {', '.join(self._rules) or 'none'}"
+        for group in self._rules:
+            if group not in reply.up:
+                return f"it did not send the group {group!r}"
+            if found := self._unlike(group, reply.up[group]) or _wild(group, reply.up[group]):
+                return found
+        # only a reply that is right in every respect may say what the others must look like
+        for group in self._rules:
+            self._expected.setdefault(group, schema(reply.up[group]))
+        return None
+
+    def _unlike(self, group: str, tensors: Tensors) -> str | None:
+        expected, found = self._expected.get(group), schema(tensors)
+        if expected is None or expected == found:
+            return None
+        for name in sorted(expected.keys() | found.keys()):
+            if name not in found:
+                return f"group {group!r} misses {name!r}"
+            if name not in expected:
+                return f"group {group!r} has an unknown {name!r}"
+            if found[name] != expected[name]:
+                return f"{group}/{name} is {_spell(found[name])}, not {_spell(expected[name])}"
+        return None
+
+
+def _spell(kind: tuple[torch.dtype, tuple[int, ...]]) -> str:
+    return f"{str(kind[0]).removeprefix('torch.')} {list(kind[1])}"
+
+
+def _wild(group: str, tensors: Tensors) -> str | None:
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.numel():
+            largest = float(tensor.abs().max())  # NaN wins a maximum
+            if not largest <= LARGEST:
+                return f"{group}/{name} holds {largest}"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """What the replies of a round came to."""
+
+    groups: Mapping[str, Tensors]  # the groups reduced by mean and sum
+    gathered: Mapping[str, Mapping[ClientId, Tensors]]
+    examples: Mapping[ClientId, int]
+    scalars: Mapping[ClientId, Mapping[str, Scalar]] = field(default_factory=dict)
+    blobs: Mapping[ClientId, Mapping[str, Blob]] = field(default_factory=dict)
+
+    def __getitem__(self, group: str) -> Tensors:
+        return dict(self.groups[group])
+
+
+def reduce(replies: Iterator[Reply], rules: Mapping[str, str]) -> Reduced:
+    """One pass over the replies; means are weighted by numbers of samples.
+
+    Integer tensors under `mean` (BatchNorm's batch counter) take the largest value.
+    """
+    parsed = {group: Rule.parse(group, text) for group, text in rules.items()}
+    gathered: dict[str, dict[ClientId, Tensors]] = {
+        group: {} for group, rule in parsed.items() if rule.kind == "gather"
+    }
+    sums: dict[str, Tensors] = {}
+    dtypes: dict[str, dict[str, torch.dtype]] = {}
+    examples: dict[ClientId, int] = {}
+    scalars: dict[ClientId, Mapping[str, Scalar]] = {}
+    blobs: dict[ClientId, Mapping[str, Blob]] = {}
+    for reply in replies:
+        examples[reply.client] = reply.examples
+        scalars[reply.client], blobs[reply.client] = reply.up.scalars, reply.up.blobs
+        for group, rule in parsed.items():
+            tensors = reply.up[group]
+            if rule.kind == "gather":
+                gathered[group][reply.client] = tensors
+                continue
+            dtypes.setdefault(group, {name: t.dtype for name, t in tensors.items()})
+            weight = reply.examples if rule.kind == "mean" else 1
+            _add(sums.setdefault(group, {}), tensors, weight, rule.kind)
+    if not examples:
+        raise NoReplies("no valid reply to reduce")
+    total = sum(examples.values())
+    groups = {
+        group: {
+            name: _settle(value, total if parsed[group].kind == "mean" else 1, dtypes[group][name])
+            for name, value in tensors.items()
+        }
+        for group, tensors in sums.items()
+    }
+    return Reduced(groups, gathered, examples, scalars, blobs)
+
+
+def _add(sums: Tensors, tensors: Tensors, weight: int, kind: str) -> None:
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point():
+            part = tensor.to(torch.float64) * weight
+            sums[name] = sums[name].add_(part) if name in sums else part
+        elif name not in sums:
+            sums[name] = tensor.to(torch.int64)
+        elif kind == "mean":
+            sums[name] = torch.maximum(sums[name], tensor.to(torch.int64))
+        else:
+            sums[name] = sums[name] + tensor
+
+
+def _settle(value: Tensor, total: int, dtype: torch.dtype) -> Tensor:
+    return (value / total).to(dtype) if value.is_floating_point() else value.to(dtype)

@@ -1,0 +1,159 @@
+"""What a method may touch: `ClientContext` on a client, `ServerContext` on the server."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from coterie.core.bundle import Blob, Payload, ServerState, Tensors
+from coterie.core.task import ClientId, Reply, Round
+from coterie.kit import aggregate
+from coterie.kit.aggregate import Reduced
+from coterie.kit.objective import Batch, Objective
+from coterie.kit.optimizers import Local
+from coterie.kit.pool import Frozen, Nets
+from coterie.kit.server_optimizer import ServerOptimizer
+from coterie.nets.heads import Network
+
+
+class Shard(Protocol):
+    """A client's own data."""
+
+    classes: int
+
+    def __len__(self) -> int:
+        """The number of training samples."""
+
+    @property
+    def labels(self) -> Tensor:
+        """The training labels, by position in the shard."""
+
+    def batches(
+        self, local: Local, views: tuple[str, ...], draw: Callable[[str], np.random.Generator]
+    ) -> Iterator[Batch]:
+        """The training batches of one round, shuffled anew in every epoch."""
+
+    def sweep(self, batch_size: int = 256, test: bool = False) -> Iterator[Batch]:
+        """All training (or test) samples in order, with the test transform."""
+
+
+Kept = dict[str, Tensors]  # "key:slot" -> the names of a network that never leave the client
+
+
+class ClientContext:
+    """All that a client's part of a method may touch."""
+
+    def __init__(
+        self,
+        *,
+        id: ClientId,
+        round: Round,
+        own: Payload | None,
+        data: Shard,
+        objective: Objective,
+        local: Local,
+        nets: Nets,
+        fresh: Callable[[str], Tensors],
+        kept: Mapping[str, Tensors],
+        spool: Path,
+    ) -> None:
+        self.id, self.round, self.own = id, round, own
+        self.data, self.objective, self.local = data, objective, local
+        self.metrics: dict[str, float] = {}
+        self.keeps: Kept = {}
+        self._nets, self._fresh, self._kept, self._spool = nets, fresh, kept, spool
+        self._lent: dict[int, tuple[str, str]] = {}
+
+    def net(self, weights: Tensors, key: str = "model", slot: str = "local") -> Network:
+        """A scratch network with these weights, in training mode; another slot: a second one."""
+        place = f"{key}:{slot}"
+        net = self._nets.net(key, slot, weights, self._kept.get(place, {}))
+        self._lent[id(net)] = (key, slot)
+        self.objective.after_load(net, place not in self._kept)
+        return net
+
+    def frozen(self, weights: Tensors, key: str = "model", slot: str = "local") -> Frozen:
+        """A reference network: eval mode, no gradients; any number of them at once."""
+        return self._nets.frozen(key, weights, self._kept.get(f"{key}:{slot}", {}))
+
+    def fresh(self, key: str = "model") -> Tensors:
+        """Weights of this client's own initialisation, the same in every round."""
+        return self._fresh(key)
+
+    def shared(self, net: Network) -> Tensors:
+        """Copies of the weights that may be sent; the site keeps the rest for the next round."""
+        key, slot = self._lent[id(net)]
+        shared, kept = self._nets.split(key, net)
+        if kept:
+            self.keeps[f"{key}:{slot}"] = kept
+        return shared
+
+    def batches(self, stream: str = "train") -> Iterator[Batch]:
+        """This round's training batches; another stream draws others."""
+        return self.data.batches(
+            self.local, self.objective.views, lambda what: self.generator(f"{stream}/{what}")
+        )
+
+    def sweep(self, test: bool = False) -> Iterator[Batch]:
+        """All training (or test) samples in order, with the test transform."""
+        return self.data.sweep(test=test)
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """A generator for this client, round and purpose."""
+        return self.round.generator(purpose, self.id)
+
+    def spool(self, name: str, rows: Iterable[np.ndarray]) -> Blob:
+        """Write a big array as a file that travels as a blob."""
+        return Blob.write(self._spool / name, rows)
+
+
+class ServerContext:
+    """All that the server's part of a method may touch."""
+
+    def __init__(
+        self,
+        *,
+        round: Round,
+        objective: Objective,
+        local: Local,
+        nets: Nets,
+        rules: Mapping[str, str],
+        optimizer: ServerOptimizer,
+        spool: Path,
+    ) -> None:
+        self.round, self.objective, self.local = round, objective, local
+        self.metrics: dict[str, float] = {}
+        self._nets, self._rules, self._optimizer, self._spool = nets, rules, optimizer, spool
+
+    def net(self, weights: Tensors, key: str = "model", slot: str = "local") -> Network:
+        """A scratch network with these weights, in training mode."""
+        return self._nets.net(key, slot, weights, {})
+
+    def frozen(self, weights: Tensors, key: str = "model") -> Frozen:
+        """A reference network; without shared BatchNorm statistics it uses each batch's own."""
+        frozen = self._nets.frozen(key, weights, {})
+        self._nets.statistics_from_batches(frozen.net)
+        return frozen
+
+    def weights(self, net: Network, key: str = "model") -> Tensors:
+        """Copies of the weights of a network that the server trained."""
+        return self._nets.split(key, net)[0]
+
+    def reduce(self, replies: Iterator[Reply]) -> Reduced:
+        """Add the replies up by the method's `reduce` rules; raises `NoReplies` over none."""
+        return aggregate.reduce(replies, self._rules)
+
+    def step(self, server: ServerState, averaged: Tensors, key: str = "model") -> ServerState:
+        """Move the group `key` of the state by the server optimiser."""
+        moved = self._optimizer.step(server, averaged, self._nets.parameters(key), key)
+        return moved.replace(**{key: self.objective.after_average(moved[key])})
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """A generator for the server in this round."""
+        return self.round.generator(purpose)
+
+    def spool(self, name: str, rows: Iterable[np.ndarray]) -> Blob:
+        """Write a big array as a file that a state can hold as a blob."""
+        return Blob.write(self._spool / name, rows)

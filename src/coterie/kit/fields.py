@@ -1,0 +1,13 @@
+"""Types for hyper-parameters, so that a wrong value is refused before anything runs."""
+
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le, Lt
+
+NonNegative = Annotated[float, Ge(0.0)]
+Positive = Annotated[float, Gt(0.0)]
+Share = Annotated[float, Ge(0.0), Le(1.0)]
+PositiveShare = Annotated[float, Gt(0.0), Le(1.0)]
+Decay = Annotated[float, Ge(0.0), Lt(1.0)]
+Count = Annotated[int, Ge(0)]
+PositiveCount = Annotated[int, Ge(1)]

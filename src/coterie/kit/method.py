@@ -1,0 +1,104 @@
+"""Method: a federated algorithm. Its fields are its hyper-parameters; it keeps nothing on `self`.
+
+Slots are written out, or filled with a function from `kit.stock`. No method inherits from another.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from coterie.core.bundle import ClientState, Payload, ServerState, Tensors
+from coterie.core.task import ClientId, Reply, Round, Stage
+from coterie.nets.heads import Network
+
+if TYPE_CHECKING:
+    from coterie.kit.context import ClientContext, ServerContext
+    from coterie.kit.pool import Nets
+
+
+class Method(ABC):
+    """What is learned, never where it runs."""
+
+    objectives: ClassVar[tuple[str, ...] | None] = ("supervised",)
+    """The objectives it works with; None: any. Another one is a configuration error."""
+
+    reduce: ClassVar[Mapping[str, str]] = {"model": "mean"}
+    """Every group of an upload, and how it is reduced: `mean`, `sum` or `gather`.
+
+    The group must have the names, shapes and dtypes of the group of that name in the broadcast;
+    `"sum:prototypes"` says that it looks like another group of the broadcast. A group that is like
+    none there must look alike on all clients."""
+
+    pooled: ClassVar[bool] = False
+    """All data are merged into one client before the run (centralised training)."""
+
+    @abstractmethod
+    def init(self, nets: "Nets") -> ServerState:
+        """The server's state before the first round."""
+
+    @abstractmethod
+    def broadcast(self, server: ServerState, round: Round) -> Payload:
+        """What every client of the round receives."""
+
+    @abstractmethod
+    def client_update(
+        self, ctx: "ClientContext", down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """Train on one client: what it sends, and what it remembers."""
+
+    @abstractmethod
+    def server_update(
+        self, ctx: "ServerContext", server: ServerState, replies: Iterator[Reply]
+    ) -> ServerState:
+        """One pass over the valid replies, in cohort order."""
+
+    @abstractmethod
+    def model(self, server: ServerState) -> Tensors:
+        """The weights of `nets["model"]` that are tested, saved and exported."""
+
+    def address(self, server: ServerState, round: Round, client: ClientId) -> Payload | None:
+        """What this client alone receives besides the broadcast; it finds it in `ctx.own`."""
+        return None
+
+    def personal(
+        self, ctx: "ClientContext", down: Payload, state: ClientState | None
+    ) -> Tensors | None:
+        """The client's own model, made on the client for evaluation; None: the global one."""
+        return None
+
+    def stages(self, rounds: int) -> tuple[Stage, ...]:
+        """The stretches of the run; `rounds` counts training rounds."""
+        return (Stage("train", rounds),)
+
+    def nets(self, make: Callable[[], Network]) -> dict[str, Network]:
+        """The networks it uses; `make` builds one for the objective."""
+        return {"model": make()}
+
+    @classmethod
+    def has_personal(cls) -> bool:
+        """Whether clients have models of their own."""
+        return cls.personal is not Method.personal
+
+
+class FederatedEvaluator(Method):
+    """An evaluator that is itself a federated program with rounds of its own.
+
+    The engine drives it over the same executor: `start`, then `rounds` rounds of broadcast,
+    `client_update` and `server_update` with every client, then `finish`. Its clients' states live
+    only as long as one evaluation, and its bytes are reported apart.
+    """
+
+    where: ClassVar[Literal["federated"]] = "federated"
+    rounds: int = 1
+
+    @abstractmethod
+    def start(self, nets: "Nets", weights: Tensors) -> ServerState:
+        """The program's first state, with the weights under test in it."""
+
+    @abstractmethod
+    def finish(self, ctx: "ServerContext", server: ServerState) -> Mapping[str, float]:
+        """The metrics, after the last round."""
+
+    def init(self, nets: "Nets") -> ServerState:
+        """The state for the networks' initial weights."""
+        return self.start(nets, nets.weights())

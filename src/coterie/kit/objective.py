@@ -1,0 +1,74 @@
+"""What one network minimises on one batch."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from coterie.core.bundle import Tensors
+from coterie.nets.build import Backbone
+from coterie.nets.heads import Network
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Samples of one client, once per view that the objective asked for."""
+
+    views: tuple[Tensor, ...]
+    y: Tensor
+    index: Tensor  # positions in the client's shard
+    epoch: int = 0
+    last: bool = True  # of its epoch: an accumulated step must not wait beyond it
+    progress: float = 0.0  # the share of this client's local training done before it
+
+    @property
+    def x(self) -> Tensor:
+        """The first view."""
+        return self.views[0]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A loss to descend, and its parts for the record."""
+
+    total: Tensor
+    terms: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def sum(cls, terms: Mapping[str, Tensor]) -> "Loss":
+        """The sum of named terms."""
+        values = list(terms.values())
+        total = values[0]
+        for value in values[1:]:
+            total = total + value
+        return cls(total, dict(terms))
+
+
+class Objective(ABC):
+    """A loss with the heads it needs. Its fields are its hyper-parameters."""
+
+    views: ClassVar[tuple[str, ...]] = ("train",)  # the augmentation of each view
+    private: ClassVar[tuple[str, ...]] = ()  # name prefixes never sent
+
+    @abstractmethod
+    def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
+        """Put this objective's heads on a backbone."""
+
+    @abstractmethod
+    def loss(self, net: Network, batch: Batch) -> Loss:
+        """The loss on a batch; works for any batch of two or more."""
+
+    def after_step(self, net: Network, progress: float) -> None:
+        """Called after every optimiser step; `progress` runs from 0 to 1 over the whole stage."""
+
+    def after_load(self, net: Network, first: bool) -> None:
+        """Called when weights were laid in; `first`: the client has no private part yet."""
+
+    def after_average(self, weights: Tensors) -> Tensors:
+        """Called on the server with every new average of the network's weights."""
+        return weights

@@ -1,0 +1,31 @@
+"""Stock functions that fill a method's slots: `server_update = stock.average`."""
+
+from collections.abc import Iterator
+
+from coterie.core.bundle import Bundle, Payload, ServerState, Tensors
+from coterie.core.task import Reply, Round
+from coterie.kit.context import ServerContext
+from coterie.kit.method import Method
+from coterie.kit.pool import Nets
+
+
+def start_from_net(self: Method, nets: Nets) -> ServerState:
+    """Start from the freshly initialised network."""
+    return Bundle({"model": nets.weights()})
+
+
+def send_model(self: Method, server: ServerState, round: Round) -> Payload:
+    """Send the global model."""
+    return Bundle({"model": server["model"]})
+
+
+def average(
+    self: Method, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
+) -> ServerState:
+    """w = sum_k (n_k / sum_j n_j) w_k over those who answered, then the server optimiser."""
+    return ctx.step(server, ctx.reduce(replies)["model"])
+
+
+def global_model(self: Method, server: ServerState) -> Tensors:
+    """The global model is the one that is tested."""
+    return server["model"]

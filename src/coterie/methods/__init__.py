@@ -1,0 +1,1 @@
+"""One file a method; the file name is the method's name."""

@@ -1,0 +1,1 @@
+"""Networks: backbones that give h, and the heads on top of them."""

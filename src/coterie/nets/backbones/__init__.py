@@ -1,0 +1,1 @@
+"""One file a backbone; the file name is its name, `build(shape, norm)` makes it."""

@@ -1,0 +1,41 @@
+"""A perceptron with two hidden layers, for vectors and for small images.
+
+flatten - FC(., 200) N ReLU - FC(200, 200) N ReLU,   N = BatchNorm or nothing (`net.norm`)
+"""
+
+import math
+
+from torch import Tensor, nn
+
+from coterie.nets.build import Backbone
+from coterie.nets.norm import NormKind, norm_1d
+
+_HIDDEN = 200
+
+
+class MLP(Backbone):
+    """h has 200 entries."""
+
+    width = _HIDDEN
+
+    def __init__(self, entries: int, norm: NormKind) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(entries, _HIDDEN),
+            norm_1d(norm, _HIDDEN),
+            nn.ReLU(),
+            nn.Linear(_HIDDEN, _HIDDEN),
+            norm_1d(norm, _HIDDEN),
+            nn.ReLU(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, ...) -> (n, 200)."""
+        h: Tensor = self.layers(x)
+        return h
+
+
+def build(shape: tuple[int, ...], norm: NormKind) -> Backbone:
+    """The network for samples of any shape."""
+    return MLP(math.prod(shape), norm)

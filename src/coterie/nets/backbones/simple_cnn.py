@@ -1,0 +1,61 @@
+"""The small CNN of MOON, FedProc and FedSSC.
+
+    Conv(c, 6, 5) ReLU MaxPool2 - Conv(6, 16, 5) ReLU MaxPool2 - FC(., 120) ReLU - FC(120, 84) ReLU
+
+At 3 x 32 x 32 it has 61,156 parameters, as published. It has no normalisation layer whatever
+`net.norm` says. Images below 20 pixels would be used up by the unpadded convolutions, so there
+both are padded by two.
+"""
+
+from torch import Tensor, nn
+
+from coterie.core.errors import ConfigError
+from coterie.nets.build import Backbone
+from coterie.nets.norm import NormKind
+
+_PADDED_BELOW = 20
+_SMALLEST = 4
+
+
+class SimpleCNN(Backbone):
+    """h has 84 entries."""
+
+    width = 84
+
+    def __init__(self, channels: int, height: int, width: int) -> None:
+        super().__init__()
+        padding = 2 if min(height, width) < _PADDED_BELOW else 0
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, 6, 5, padding=padding),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5, padding=padding),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+        )
+        rows, columns = (self._left(side, padding) for side in (height, width))
+        self.top = nn.Sequential(
+            nn.Linear(16 * rows * columns, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()
+        )
+
+    @staticmethod
+    def _left(side: int, padding: int) -> int:
+        for _ in range(2):
+            side = (side + 2 * padding - 4) // 2
+        return side
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, c, rows, columns) -> (n, 84)."""
+        h: Tensor = self.top(self.features(x))
+        return h
+
+
+def build(shape: tuple[int, ...], norm: NormKind) -> Backbone:
+    """The network for images of `shape`."""
+    if len(shape) != 3 or min(shape[1:]) < _SMALLEST:
+        raise ConfigError(
+            f"net.backbone = 'simple-cnn' takes images of at least {_SMALLEST} x {_SMALLEST} "
+            f"pixels, the data has samples of shape {shape}; try net.backbone = 'mlp'"
+        )
+    return SimpleCNN(*shape)

@@ -1,0 +1,31 @@
+"""Supervised classification: CE(C(P(E(x))), y).
+
+The classifier sits on z, behind the projector, as in MOON, FedProc and FedSSC; with
+`net.projection = 0` there is no projector and it sits on h.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+from torch import nn
+from torch.nn import functional as F
+
+from coterie.kit.objective import Batch, Loss, Objective
+from coterie.nets.build import Backbone
+from coterie.nets.heads import Network, moon_projector
+
+
+@final
+@dataclass(frozen=True)
+class Supervised(Objective):
+    """Cross-entropy on labels."""
+
+    def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
+        """Backbone, projector, classifier."""
+        projector = moon_projector(backbone.width, projection) if projection else None
+        width = projection or backbone.width
+        return Network(backbone, projector=projector, classifier=nn.Linear(width, classes))
+
+    def loss(self, net: Network, batch: Batch) -> Loss:
+        """The mean cross-entropy of the batch."""
+        return Loss(F.cross_entropy(net(batch.x).logits, batch.y))
