@@ -18,7 +18,7 @@ from coterie.core.errors import NoReplies, RunFailed
 from coterie.core.task import METHOD, Attempt, Executor, Round, Stage, Task
 from coterie.engine import cohort
 from coterie.engine.cohort import Cohort
-from coterie.engine.measure import Evaluation, Measured
+from coterie.engine.measure import Evaluation, Measured, evaluation_payload
 from coterie.engine.parts import Parts
 from coterie.engine.record import MetricsFile, Recorder, RoundEvent, reached
 from coterie.engine.store import CheckpointStore, Position
@@ -114,6 +114,20 @@ class Loop:
         with seeds.scoped(seeds.torch_seed(self.seed, "start", 0)):
             server = self.store.adopt(self.method.init(self.parts.nets(METHOD)))
         return Standing(server, Position(environment=self.plan.environment), ())
+
+    def write_personal(self, server: ServerState) -> None:
+        """Let every client leave its own model in a file of its site."""
+        stages = self.method.stages(self.plan.rounds)
+        _, round = rounds_of(stages, len(self.clients), self.seed)[-1]
+        down = evaluation_payload(self.parts, server, round)
+        tasks = (
+            Task("personal", client, round, down, attempt=self._attempt) for client in self.clients
+        )
+        for reply in self.executor.run(tasks):
+            if reply.error is not None:
+                raise RunFailed(
+                    f"client {reply.client} has no personal model: {reply.error.reason}"
+                )
 
     def _round(self, stage: Stage, round: Round, before: Standing) -> Standing:
         begin = time.perf_counter()

@@ -29,6 +29,9 @@ class Method(ABC):
     `"sum:prototypes"` says that it looks like another group of the broadcast. A group that is like
     none there must look alike on all clients."""
 
+    leaves: ClassVar[str] = "weights (with BatchNorm statistics, if any) and its number of samples"
+    """What a client gives away, in words; shown at the start of a run."""
+
     pooled: ClassVar[bool] = False
     """All data are merged into one client before the run (centralised training)."""
 

@@ -33,20 +33,27 @@ def files(root: str) -> tuple[Path, ...]:
 
 
 def read(root: str) -> Raw:
-    """Read the file; images (N, H, W), (N, H, W, C) or (N, C, H, W) become (N, C, H, W).
-
-    uint8 images are normalised to mean 0.5 and deviation 0.5 per channel, floats are left alone.
-    """
+    """Read the file."""
     if not root:
         raise DataError(f"data.root is empty, but the data set 'arrays' is a file; {_REMEDY}")
     (path,) = files(root)
     if not path.is_file():
         raise DataError(f"{path.absolute()} is not a file; {_REMEDY}")
     arrays = _decode(path)
-    x_train, x_test = _channels_first(path, arrays["x_train"], arrays["x_test"])
+    return arrange(str(path), **arrays)
+
+
+def arrange(
+    origin: str, x_train: np.ndarray, y_train: np.ndarray, x_test: np.ndarray, y_test: np.ndarray
+) -> Raw:
+    """Images (N, H, W), (N, H, W, C) or (N, C, H, W) become (N, C, H, W).
+
+    uint8 images are normalised to mean 0.5 and deviation 0.5 per channel, floats are left alone.
+    """
+    x_train, x_test = _channels_first(origin, x_train, x_test)
     bytewise = x_train.ndim == _IMAGE_AXES and x_train.dtype.kind in "iu"
     half = (0.5,) * x_train.shape[1] if bytewise else ()
-    return Raw(x_train, arrays["y_train"], x_test, arrays["y_test"], mean=half, std=half)
+    return Raw(x_train, y_train, x_test, y_test, mean=half, std=half)
 
 
 def _decode(path: Path) -> dict[str, np.ndarray]:
@@ -70,12 +77,12 @@ def _decode(path: Path) -> dict[str, np.ndarray]:
 
 
 def _channels_first(
-    path: Path, train: np.ndarray, test: np.ndarray
+    origin: str, train: np.ndarray, test: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Both arrays with the channels put first, by the layout that the training shape shows."""
     if train.ndim != test.ndim:
         raise DataError(
-            f"{path}: x_test has shape {test.shape} and x_train {train.shape}; "
+            f"{origin}: x_test has shape {test.shape} and x_train {train.shape}; "
             "give both the same layout"
         )
     if train.ndim == _GREY_AXES:
@@ -85,9 +92,9 @@ def _channels_first(
     first, last = train.shape[1] in checks.CHANNELS, train.shape[3] in checks.CHANNELS
     if first and last:
         raise DataError(
-            f"{path}: x_train has shape {train.shape}, in which both (N, channels, height, width) "
-            "and (N, height, width, channels) can be read; pad or crop the images so that only "
-            "the channel axis is 1, 3 or 4 long, or leave the axis out for grey images"
+            f"{origin}: x_train has shape {train.shape}, in which both (N, channels, height, "
+            "width) and (N, height, width, channels) can be read; pad or crop the images so that "
+            "only the channel axis is 1, 3 or 4 long, or leave the axis out for grey images"
         )
     if not last:
         return train, test

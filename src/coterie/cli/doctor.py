@@ -1,0 +1,76 @@
+"""`coterie doctor`: what this machine offers, and whether Coterie works on it."""
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+
+import typer
+
+from coterie.core.errors import CoterieError, RunFailed
+
+_PACKAGES = ("torch", "numpy", "safetensors", "scikit-learn", "pydantic", "typer", "plotly")
+
+
+def doctor() -> None:
+    """Check versions, devices, cores, memory, cache, and that two executors agree."""
+    import torch
+
+    import coterie
+    from coterie.data.datasets import default_cache
+
+    _line("coterie", f"{coterie.__version__}, {Path(coterie.__file__).parent}")
+    _line("python", f"{platform.python_version()}, {sys.executable}")
+    _line("packages", ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES))
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    _line("devices", ", ".join(["cpu", *devices]))
+    capability = torch.backends.cpu.get_cpu_capability()
+    cores = len(os.sched_getaffinity(0))
+    _line("processor", f"{platform.machine()}, vectors {capability}, {cores} cores")
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    _line("memory", f"{pages / 2**30:.1f} GiB")
+    cache = default_cache()
+    _line("cache", f"{cache}, {_room(cache)}")
+    _line("runs", f"{Path('runs').absolute()}, {_room(Path('runs').absolute())}")
+    _line("executors", f"serial = processes, {_agreement():.1f} s")
+
+
+def _line(name: str, value: str) -> None:
+    typer.echo(f"{name:<10} {value}")
+
+
+def _room(path: Path) -> str:
+    """Free space and whether the folder can be written, without creating it."""
+    while not path.exists():
+        path = path.parent
+    free = shutil.disk_usage(path).free / 2**30
+    writable = "writable" if os.access(path, os.W_OK) else "NOT writable"
+    return f"{writable}, {free:.1f} GiB free"
+
+
+def _agreement() -> float:
+    """Run one round in this process and in workers: the digests must be equal."""
+    from coterie.runner import run
+
+    start = time.perf_counter()
+    digests = set()
+    for kind in ("serial", "processes"):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                result = run(
+                    "digits/fedavg",
+                    out=Path(folder) / "run",
+                    run={"rounds": 1, "device": "cpu"},
+                    local={"epochs": 1},
+                    executor={"kind": kind, "workers": 2},
+                )
+            except CoterieError as error:
+                raise RunFailed(f"the {kind} executor does not work here: {error}") from error
+            digests.add(result.history[-1].digest)
+    if len(digests) != 1:
+        raise RunFailed("serial and processes gave different bits on this machine")
+    return time.perf_counter() - start

@@ -1,0 +1,65 @@
+"""`coterie list`: what can be named in a configuration. Imports nothing that it lists."""
+
+import ast
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from coterie.core import registry
+from coterie.core.errors import ConfigError
+
+_PACKAGE = Path(__file__).parent.parent
+_FOLDERS = {
+    "methods": "methods",
+    "objectives": "objectives",
+    "nets": "nets/backbones",
+    "datasets": "data/sources",
+    "partitions": "data/partitions",
+    "evaluators": "evaluate",
+}
+_KINDS = (*_FOLDERS, "configs", "recipes")
+
+
+def entries(kind: str) -> dict[str, str]:
+    """The names of a kind with a line about each."""
+    if kind in ("configs", "recipes"):
+        root = _PACKAGE / kind
+        files = sorted(root.rglob("*.toml"))
+        return {str(f.relative_to(root).with_suffix("")): _first_line(f) for f in files}
+    folder = _FOLDERS[kind]
+    found = {}
+    for name in registry.names(folder):
+        tree = ast.parse((_PACKAGE / folder / f"{name.replace('-', '_')}.py").read_text())
+        found[name] = (ast.get_docstring(tree) or "").splitlines()[0]
+    return found
+
+
+def show(
+    kind: Annotated[
+        str | None, typer.Argument(help=f"One of: {', '.join(_KINDS)}. Default: all.")
+    ] = None,
+) -> None:
+    """List methods, objectives, nets, datasets, partitions, evaluators, configs, recipes."""
+    if kind is not None and kind not in _KINDS:
+        hint = registry.nearest(kind, _KINDS) or f"; there are: {', '.join(_KINDS)}"
+        raise ConfigError(f"there is nothing called {kind!r} to list{hint}")
+    chosen = [kind] if kind else [k for k in _KINDS if entries(k)]
+    if not sys.stdout.isatty():
+        for one in chosen:
+            for name in entries(one):
+                typer.echo(name)
+        return
+    console = Console()
+    for one in chosen:
+        table = Table("name", "what it is", title=one, title_justify="left", expand=False)
+        for name, line in entries(one).items():
+            table.add_row(name, line)
+        console.print(table)
+
+
+def _first_line(file: Path) -> str:
+    return file.read_text().splitlines()[0].removeprefix("#").strip()

@@ -1,0 +1,76 @@
+"""The front door: commands, and what becomes of their errors.
+
+An error is one line on standard error and an exit code: 0 done, 2 configuration, 3 data,
+4 run failed, 5 checkpoint or disk, 130 interrupted. A traceback comes only with `--debug`.
+"""
+
+import signal
+import sys
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+import coterie
+from coterie.cli import doctor, listing, run
+from coterie.core.errors import CoterieError
+
+app = typer.Typer(
+    name="coterie",
+    help="Federated contrastive learning on skewed, often unlabelled data.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("run")(run.run)
+app.command("list")(listing.show)
+app.command("doctor")(doctor.doctor)
+
+_BROKEN_PIPE = 141
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"coterie {coterie.__version__}")
+        raise typer.Exit
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)  # ending is under way; the next one must not disturb it
+    raise KeyboardInterrupt
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run a command and exit with its code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    try:
+        result = app(arguments, standalone_mode=False)
+        code = result if isinstance(result, int) else 0
+    except BrokenPipeError:
+        code = _BROKEN_PIPE
+    except KeyboardInterrupt:
+        code = _say("interrupted", 130)
+    except Exception as error:
+        if "--debug" in arguments:
+            raise
+        code = _explain(error)
+    sys.exit(code)
+
+
+def _explain(error: Exception) -> int:
+    if isinstance(error, CoterieError):
+        return _say(str(error), error.exit_code)
+    if hasattr(error, "format_message"):  # the command line itself could not be read
+        text = error.format_message() or "a command is missing: run, list, doctor"
+        return _say(f"{text} (coterie --help)", 2)
+    return _say(f"{type(error).__name__}: {error} (this is a bug; --debug shows where)", 4)
+
+
+def _say(text: str, code: int) -> int:
+    typer.echo(f"coterie: {' '.join(text.split())}", err=True)
+    return code

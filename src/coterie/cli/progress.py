@@ -1,0 +1,117 @@
+"""Live progress on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from coterie.engine.record import ClientEvent, Event, NoteEvent, RoundEvent
+from coterie.report.page import write_report
+
+_MEGABYTE = 1e6
+_WATCH_SECONDS = 5.0
+
+
+def megabytes(count: float) -> str:
+    """Bytes in words."""
+    if count < _MEGABYTE / 10:
+        return f"{count / 1e3:.1f} kB"
+    return f"{count / _MEGABYTE:,.1f} MB"
+
+
+def clock(seconds: float) -> str:
+    """Seconds as h:mm:ss or m:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Display:
+    """Shows round, loss, accuracy, clients done, MB sent and time left."""
+
+    def __init__(self, console: Console, debug: bool = False) -> None:
+        self._console, self._debug = console, debug
+        self._live = console.is_terminal
+        self._sent, self._seconds, self._done, self._total = 0, 0.0, 0, 0
+        self._progress = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[clients]}  {task.fields[words]}"),
+            console=console,
+            transient=True,
+        )
+        self._bar = self._progress.add_task("", total=None, clients="starting", words="")
+
+    def __enter__(self) -> "Display":
+        if self._live:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._progress.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Take one event of the run."""
+        if isinstance(event, ClientEvent):
+            self._total = event.total
+            if self._live:
+                words = f"{event.activity} {event.done}/{event.cohort} clients"
+                self._progress.update(self._bar, total=event.total, clients=words)
+        elif isinstance(event, NoteEvent):
+            self._console.print(f"note: {event.text}", style="yellow", highlight=False)
+            if self._debug and event.details.get("trace"):
+                self._console.print(event.details["trace"], highlight=False, markup=False)
+        else:
+            self._round(event)
+
+    def _round(self, event: RoundEvent) -> None:
+        self._sent += event.bytes_up + event.bytes_down
+        self._seconds += event.seconds
+        self._done += 1
+        total = max(self._total, event.round + 1)
+        left = self._seconds / self._done * (total - event.round - 1)
+        parts = [
+            f"{label} {event.metrics[key]:.4f}"
+            for label, key in (("loss", "train_loss"), ("accuracy", "accuracy"))
+            if key in event.metrics
+        ]
+        parts += [f"{megabytes(self._sent)} sent", f"{clock(left)} left"]
+        words = "  ".join(parts)
+        if self._live:
+            self._progress.update(self._bar, completed=event.round + 1, total=total, words=words)
+        else:
+            away = len(event.lost) + len(event.rejected)
+            clients = f"{len(event.cohort) - away}/{len(event.cohort)} clients"
+            line = f"round {event.round + 1}/{total}  {words}  {clients}"
+            self._console.print(line, highlight=False)
+        for client, reason in {**event.lost, **event.rejected}.items():
+            if not reason.startswith(("dropped", "its upload")):
+                self._console.print(
+                    f"note: round {event.round + 1}, client {client}: {reason}", highlight=False
+                )
+        if event.skipped:
+            self._console.print(f"note: round {event.round + 1} was skipped", highlight=False)
+        sys.stdout.flush()
+
+
+class Watcher:
+    """Renews the report while a run goes on, every few seconds at most."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._last = folder, float("-inf")
+
+    def __call__(self, event: Event) -> None:
+        """Take one event of the run."""
+        if isinstance(event, RoundEvent) and time.monotonic() - self._last > _WATCH_SECONDS:
+            write_report(self._folder, self._folder / "watch.html", refresh=int(_WATCH_SECONDS))
+            self._last = time.monotonic()

@@ -1,0 +1,126 @@
+"""`coterie run`: train, and say what came of it."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from coterie.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coterie.config import Config
+    from coterie.experiment import Experiment
+    from coterie.runner import Result
+
+_HELP = "A configuration (a path or a name of `coterie list configs`), then table.key=value."
+
+
+def run(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[CONFIG] [KEY=VALUE]...", help=_HELP)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory; default: runs/NAME-TIME.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Renew report.html while it runs.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check and describe, run nothing.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the run directory only.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    allow_inexact: Annotated[
+        bool, typer.Option("--allow-inexact", help="Resume though the bits will differ.")
+    ] = False,
+) -> None:
+    """Train a method on a data set divided among clients."""
+    source, overrides = split(arguments or [])
+    if resume and out is None:
+        raise ConfigError("--resume needs --out, the directory of the run to go on with")
+
+    from coterie import runner
+    from coterie.cli.progress import Display, Watcher
+    from coterie.config import parse_overrides
+
+    config = runner.choose(source, parse_overrides(overrides), out, resume)
+    if dry_run:
+        describe(config)
+        return
+    console = Console(soft_wrap=True)
+    if quiet:
+        result = runner.execute(config, out, resume, allow_inexact)
+        typer.echo(result.folder)
+        return
+    display = Display(console, debug=debug)
+    folder = out or runner.default_folder(config.name)
+    recorders: list[Any] = [display, Watcher(folder)] if watch else [display]
+    opening(console, config, folder)
+    with display:
+        result = runner.execute(config, folder, resume, allow_inexact, recorders)
+    closing(console, result)
+
+
+def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The configuration, if one is named, and the overrides behind it."""
+    source = None
+    if arguments and "=" not in arguments[0]:
+        source, arguments = arguments[0], arguments[1:]
+    return source, list(arguments)
+
+
+def opening(console: Console, config: "Config", folder: Path) -> None:
+    """What is about to run, and what leaves a client."""
+    console.print(
+        f"{config.tables['method']['name']} on {config.data.name}, {config.run.rounds} rounds, "
+        f"seed {config.run.seed} -> {folder}",
+        highlight=False,
+    )
+    console.print(f"leaves each client: {config.method.leaves}", style="dim", highlight=False)
+
+
+def closing(console: Console, result: "Result") -> None:
+    """The table at the end of a run."""
+    from coterie.cli.progress import megabytes
+    from coterie.engine.record import bytes_until, reached
+
+    history, settings = result.history, result.experiment.config.evaluate
+    metric = settings.metric
+    table = Table(show_header=False, box=None, pad_edge=False)
+    measured = [event for event in history if metric in event.metrics]
+    if measured:
+        best = max(measured, key=lambda event: event.metrics[metric])
+        table.add_row(f"final {metric}", f"{measured[-1].metrics[metric]:.4f}")
+        table.add_row(f"best {metric}", f"{best.metrics[metric]:.4f} (round {best.round + 1})")
+    for target in settings.targets:
+        event = reached(history, metric, target)
+        words = "not reached"
+        if event is not None:
+            sent = megabytes(bytes_until(history, event))
+            words = f"{event.round + 1} rounds, {sent}"
+        table.add_row(f"to {metric} {target:g}", words)
+    table.add_row("sent up", megabytes(sum(event.bytes_up for event in history)))
+    table.add_row("sent down", megabytes(sum(event.bytes_down for event in history)))
+    table.add_row("seconds", f"{sum(event.seconds for event in history):.1f}")
+    table.add_row("results", f"{result.folder} (report.html, metrics.jsonl, model.safetensors)")
+    console.print(table, highlight=False)
+
+
+def describe(config: "Config") -> None:
+    """What a run would be: the resolved configuration, the clients, the cost of a round."""
+    from coterie.cli.progress import megabytes
+    from coterie.core.bundle import Bundle
+    from coterie.experiment import prepare
+
+    experiment: Experiment = prepare(config, Path("runs"))
+    weights = Bundle({"model": experiment.parts.nets("method").weights()})
+    sizes = sorted(experiment.partition.sizes().values())
+    entries = sum(p.numel() for p in experiment.parts.nets("method")["model"].parameters())
+    sys.stdout.write(config.to_toml())
+    typer.echo(f"\n# {len(sizes)} clients with {sizes[0]} to {sizes[-1]} samples each")
+    typer.echo(f"# {entries:,} parameters, {megabytes(weights.nbytes())} one way")

@@ -1,0 +1,191 @@
+"""A configuration with its data, its partition and its parts: all that can be wrong shows here."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from coterie.config import GIVEN, Config
+from coterie.core import exact, seeds
+from coterie.core.errors import ConfigError, DataError
+from coterie.core.registry import Component
+from coterie.core.task import METHOD, Executor
+from coterie.data import datasets, partition
+from coterie.data.batches import DataShard
+from coterie.data.datasets import Dataset
+from coterie.data.partition import Partition
+from coterie.data.sources.arrays import arrange
+from coterie.engine.loop import Plan
+from coterie.engine.measure import Evaluation
+from coterie.engine.parts import Parts, Spec
+from coterie.engine.site import Site
+from coterie.executors.processes import Processes
+from coterie.executors.serial import Serial
+
+Given = tuple[Dataset, Partition]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Ready to run; nothing has been written."""
+
+    config: Config
+    dataset: Dataset
+    partition: Partition
+    spec: Spec
+    parts: Parts
+
+    def summary(self) -> dict[str, Any]:
+        """What `partition.json` says."""
+        shares, dataset = self.partition, self.dataset
+        table = shares.class_table(dataset.y_train, dataset.classes)
+        digest = shares.digest()
+        return {
+            "dataset": dataset.name,
+            "fingerprint": dataset.fingerprint,
+            "digest": f"{digest}:{dataset.fingerprint}",
+            "classes": dataset.classes,
+            "clients": [
+                {
+                    "name": name,
+                    "train": len(shares.train[client]),
+                    "test": len(shares.test[client]),
+                    "classes": row.tolist(),
+                }
+                for client, name, row in zip(shares.clients, shares.names, table, strict=True)
+            ],
+        }
+
+
+def prepare(config: Config, folder: Path, given: Given | None = None) -> Experiment:
+    """Load the data, divide it, build the networks once."""
+    device = _device("run.device", config.run.device)
+    for other in config.executor.devices:
+        _device("executor.devices", other)
+    dataset, shares = given or _data(config)
+    if config.method.pooled:
+        shares = shares.pooled()
+    spec = Spec(
+        seed=config.run.seed,
+        data=str(dataset.path),
+        shape=tuple(dataset.shape),
+        classes=dataset.classes,
+        augment=config.data.augment,
+        net=config.net,
+        local=config.local,
+        method=Component.of(config.method),
+        objective=Component.of(config.objective),
+        evaluators={name: Component.of(one) for name, one in config.evaluators.items()},
+        folder=str(folder.absolute()),
+        device=device,
+    )
+    experiment = Experiment(config, dataset, shares, spec, Parts(spec))
+    experiment.parts.nets(METHOD)
+    _check_cohort(experiment)
+    return experiment
+
+
+def make_plan(experiment: Experiment, folder: Path) -> Plan:
+    """What the loop is asked to do."""
+    config, dataset = experiment.config, experiment.dataset
+    # in a drawn order: where BatchNorm uses batch statistics, sorted classes would mislead it
+    order = seeds.generator(0, "test-order").permutation(len(dataset.y_test))
+    everything = DataShard(
+        dataset, np.arange(len(dataset.y_train)), order, device=experiment.spec.device
+    )
+    return Plan(
+        rounds=config.run.rounds,
+        cohort=config.cohort,
+        server=config.server,
+        checkpoint=config.checkpoint,
+        evaluation=Evaluation(config.evaluate, everything),
+        folder=folder,
+        environment=exact.environment(experiment.spec.device),
+    )
+
+
+def make_executor(experiment: Experiment) -> Executor:
+    """Where the tasks will run."""
+    settings = experiment.config.executor
+    site = Site(experiment.spec, experiment.partition)
+    if settings.kind == "serial":
+        return Serial(site)
+    clients = site.clients()
+    workers = settings.workers or len(os.sched_getaffinity(0))
+    return Processes(
+        experiment.spec,
+        experiment.partition,
+        clients,
+        workers=min(workers, len(clients)),
+        devices=settings.devices,
+        timeout=settings.timeout,
+    )
+
+
+def given_data(
+    sites: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    test: tuple[np.ndarray, np.ndarray] | None,
+    seed: int,
+) -> Given:
+    """The data set and partition of arrays that Python code passed in, one pair a site."""
+    if not sites:
+        raise DataError("no site was given: pass {'name': (x, y), ...}")
+    parts: dict[str, list[np.ndarray]] = {key: [] for key in ("x", "y", "x_test", "y_test")}
+    train: dict[int, np.ndarray] = {}
+    held: dict[int, np.ndarray] = {}
+    counts = [0, 0]
+    for index, (name, (x, y)) in enumerate(sites.items()):
+        x, y = np.asarray(x), np.asarray(y)
+        if len(x) != len(y):
+            raise DataError(f"site {name!r} has {len(x)} samples and {len(y)} labels")
+        order = seeds.generator(seed, "hold-out", client=index).permutation(len(x))
+        out = 0 if test is not None else len(x) // 5
+        for key, rows in (("", order[out:]), ("_test", order[:out])):
+            parts[f"x{key}"].append(x[rows])
+            parts[f"y{key}"].append(y[rows])
+        train[index] = np.arange(counts[0], counts[0] + len(x) - out)
+        held[index] = np.arange(counts[1], counts[1] + out)
+        counts[0] += len(x) - out
+        counts[1] += out
+    x_train, y_train = np.concatenate(parts["x"]), np.concatenate(parts["y"])
+    if test is None:
+        test = np.concatenate(parts["x_test"]), np.concatenate(parts["y_test"])
+    dataset = datasets.store(GIVEN, arrange("the given arrays", x_train, y_train, *test))
+    if held[0].size == 0:
+        held = partition.deal_test(train, dataset.y_train, dataset.y_test, dataset.classes)
+    return dataset, Partition(train, held, tuple(sites))
+
+
+def _data(config: Config) -> Given:
+    if config.data.name == GIVEN:
+        raise DataError("this run used arrays that a Python program passed in: resume it there")
+    dataset = datasets.load(config.data.name, config.data.root)
+    shares = partition.make(
+        config.partition, dataset.y_train, dataset.y_test, dataset.classes, config.run.seed
+    )
+    return dataset, shares
+
+
+def _device(key: str, name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=torch.device(name))
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        said = str(error).splitlines()[0]
+        raise ConfigError(f"{key} = {name!r} cannot be used here: {said}") from error
+    return name
+
+
+def _check_cohort(experiment: Experiment) -> None:
+    cohort, clients = experiment.config.cohort, len(experiment.partition.clients)
+    invited = max(1, int(clients * cohort.fraction + 1e-9))
+    if cohort.min_clients > invited:
+        raise ConfigError(
+            f"cohort.min_clients = {cohort.min_clients}, but a round invites {invited} of "
+            f"{clients} clients: raise cohort.fraction (now {cohort.fraction:g}) or lower it"
+        )

@@ -1,0 +1,229 @@
+"""Runs a configuration from start, or from where it was stopped, to its outputs."""
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save
+
+from coterie import config as configuration
+from coterie.config import Config
+from coterie.core import exact
+from coterie.core.errors import CheckpointError, ConfigError, DataError, Interrupted
+from coterie.core.task import METHOD
+from coterie.engine import rundir
+from coterie.engine.files import replace_durably
+from coterie.engine.loop import Loop, Standing
+from coterie.engine.parts import Parts
+from coterie.engine.record import NoteEvent, Recorder, RoundEvent
+from coterie.experiment import Experiment, Given, given_data, make_executor, make_plan, prepare
+from coterie.nets.heads import Network
+from coterie.report.page import write_report
+
+CONFIG, PARTITION, MODEL, REPORT = (
+    "config.toml",
+    "partition.json",
+    "model.safetensors",
+    "report.html",
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run."""
+
+    folder: Path
+    history: Sequence[RoundEvent]
+    experiment: Experiment
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The metrics of the last round."""
+        return self.history[-1].metrics
+
+    def model(self) -> Network:
+        """The trained network, in eval mode."""
+        net = Parts(self.experiment.spec).nets(METHOD)["model"]
+        net.load_state_dict(load_file(self.folder / MODEL), strict=False)
+        return net.eval()
+
+    def encoder(self) -> torch.nn.Module:
+        """The trained backbone alone: images in, representations out."""
+        return self.model().backbone
+
+
+def run(
+    config: str | Path | Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    allow_inexact: bool = False,
+    recorders: Sequence[Recorder] = (),
+    **overrides: Any,
+) -> Result:
+    """Run a configuration: a path, a shipped name, or tables as a dictionary.
+
+    Overrides are tables (`local={"lr": 0.1}`) or dotted keys (`**{"local.lr": 0.1}`).
+    """
+    folder = Path(out) if out is not None else None
+    return execute(
+        choose(config, overrides, folder, resume), folder, resume, allow_inexact, recorders
+    )
+
+
+def choose(
+    source: str | Path | Mapping[str, Mapping[str, Any]] | None,
+    overrides: Mapping[str, Any],
+    folder: Path | None = None,
+    resume: bool = False,
+) -> Config:
+    """The configuration that is meant; a run that is resumed without one has its own."""
+    changes: dict[str, dict[str, Any]] = {}
+    for key, value in overrides.items():
+        table, dot, name = key.partition(".")
+        if dot:
+            changes.setdefault(table, {})[name] = value
+        elif isinstance(value, Mapping):
+            changes.setdefault(table, {}).update(value)
+        else:
+            raise ConfigError(f"{key} = {value!r} must be a table or a key like 'local.lr'")
+    if isinstance(source, Mapping):
+        tables = {name: dict(table) for name, table in source.items()}
+        return configuration.resolve(tables, changes)
+    if source is None and resume and folder is not None and (folder / CONFIG).is_file():
+        return configuration.resolve(configuration.read(folder / CONFIG), changes, folder.name)
+    return configuration.load(source, changes)
+
+
+def execute(
+    config: Config,
+    folder: Path | None = None,
+    resume: bool = False,
+    allow_inexact: bool = False,
+    recorders: Sequence[Recorder] = (),
+    given: Given | None = None,
+) -> Result:
+    """Prepare, lock, start or resume, run to the end, write the outputs."""
+    if resume and folder is None:
+        raise ConfigError("--resume needs --out, the directory of the run to go on with")
+    folder = folder or default_folder(config.name)
+    with exact.exact_arithmetic():
+        experiment = prepare(config, folder, given)
+        with rundir.RunLock(folder):
+            if rundir.used(folder) and not resume:
+                raise ConfigError(
+                    f"{folder} holds a run already; add --resume to go on with it, or choose "
+                    "another --out"
+                )
+            return _drive(experiment, folder, allow_inexact, recorders)
+
+
+def default_folder(name: str) -> Path:
+    """`runs/<config>-<time>`, never one that exists."""
+    stem = f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder, again = Path("runs") / stem, 1
+    while folder.exists():
+        again += 1
+        folder = Path("runs") / f"{stem}-{again}"
+    return folder
+
+
+def _drive(
+    experiment: Experiment, folder: Path, allow_inexact: bool, recorders: Sequence[Recorder]
+) -> Result:
+    rundir.clean(folder)
+    _begin(experiment, folder)
+    executor = make_executor(experiment)
+    try:
+        plan = make_plan(experiment, folder)
+        loop = Loop(plan, experiment.parts, executor, rundir.next_attempt(folder), recorders)
+        standing = _standing(loop, allow_inexact, recorders)
+        if not (standing.position.finished and (folder / REPORT).is_file()):
+            standing = loop.run(standing)
+            _finish(experiment, folder, loop, standing)
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; go on with: coterie run --out {folder} --resume") from None
+    finally:
+        executor.close()
+    return Result(folder, standing.history, experiment)
+
+
+def _begin(experiment: Experiment, folder: Path) -> None:
+    """Write what the run is, or check that it is still the same."""
+    summary = experiment.summary()
+    config = folder / CONFIG
+    if not config.exists():
+        replace_durably(folder / PARTITION, json.dumps(summary, indent=1).encode())
+        replace_durably(config, experiment.config.to_toml().encode())
+        return
+    before = configuration.resolve(configuration.read(config), name="the saved run")
+    if difference := before.difference(experiment.config):
+        raise ConfigError(f"{folder} was started with another configuration: {difference}")
+    try:
+        told = json.loads((folder / PARTITION).read_text())["digest"]
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{folder / PARTITION} cannot be read: {error}") from error
+    if told != summary["digest"]:
+        raise DataError(f"the data of {folder} are not the ones it was started with")
+
+
+def _standing(loop: Loop, allow_inexact: bool, recorders: Sequence[Recorder]) -> Standing:
+    found = loop.store.newest()
+    if found is None:
+        loop.metrics.truncate(0)
+        return loop.start()
+    server, position, complaints = found
+    for complaint in complaints:
+        for record in recorders:
+            record(NoteEvent(f"a checkpoint is broken, the one before is used: {complaint}"))
+    for name, value in loop.plan.environment.items():
+        before = position.environment.get(name)
+        if before != value and not allow_inexact:
+            raise ConfigError(
+                f"the run was made with {name} {before}, this is {name} {value}: the bits would "
+                "differ; --allow-inexact goes on all the same"
+            )
+    loop.store.discard_after(position.round)
+    loop.metrics.truncate(position.metrics_bytes)
+    return Standing(server, position, tuple(loop.metrics.read()))
+
+
+def _finish(experiment: Experiment, folder: Path, loop: Loop, standing: Standing) -> None:
+    """Leave what users take away; the report comes last and marks the end."""
+    weights = {
+        name: tensor.clone().contiguous()
+        for name, tensor in experiment.parts.method.model(standing.server).items()
+    }
+    replace_durably(folder / MODEL, save(weights, metadata={"format": "pt"}))
+    if experiment.parts.method.has_personal():
+        loop.write_personal(standing.server)
+    write_report(folder)
+
+
+Samples = tuple[np.ndarray, np.ndarray]
+
+
+def fit(
+    sites: Mapping[str, Samples],
+    *,
+    method: str = "fedavg",
+    test: Samples | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    recorders: Sequence[Recorder] = (),
+    **overrides: Any,
+) -> Result:
+    """Train on arrays in memory: a name for each site, with its samples and labels.
+
+    Without `test`, a seeded fifth of every site's samples is held out. Everything else is as in
+    `run`; the configuration starts from the shipped one for the digits.
+    """
+    config = choose(None, {"method.name": method, "data.name": configuration.GIVEN, **overrides})
+    given = given_data(sites, test, config.run.seed)
+    return execute(config, Path(out) if out else None, resume, False, recorders, given)

@@ -1,0 +1,49 @@
+"""The tables of a configuration that belong to no other part of the package."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from coterie.engine.measure import EvaluateSettings
+from coterie.kit.fields import Count, NonNegative, PositiveCount
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The `[run]` table."""
+
+    seed: Count = 0
+    rounds: PositiveCount = 10  # training rounds; a method may add rounds of other kinds
+    device: str = "auto"  # "auto": a GPU where there is one
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """The `[data]` table."""
+
+    name: str = "digits"
+    root: str = ""  # the folder or file the data is in
+    augment: str = "none"
+
+
+@dataclass(frozen=True)
+class ExecutorSettings:
+    """The `[executor]` table: where tasks run. It never changes a result."""
+
+    kind: Literal["serial", "processes"] = "processes"
+    workers: Count = 0  # 0: one per core
+    devices: tuple[str, ...] = ()  # shared round-robin by the workers; empty: run.device
+    timeout: NonNegative = 0.0  # seconds a client may take; 0: no limit
+
+
+@dataclass(frozen=True)
+class EvaluateTable(EvaluateSettings):
+    """The `[evaluate]` table; `evaluators` is written `with` there."""
+
+    evaluators: tuple[str, ...] = ("accuracy", "personal")
+
+
+@dataclass(frozen=True)
+class RecordSettings:
+    """The `[record]` table."""
+
+    tensorboard: bool = False

@@ -1,0 +1,208 @@
+"""Every method x every rule. A method that is added to the directory is here by itself."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cases import CASES, Case
+
+import toy
+from coterie.core import codec
+from coterie.core.bundle import Bundle
+from coterie.core.errors import NoReplies
+from coterie.core.task import METHOD, Round, Task
+from coterie.engine.site import Site
+from coterie.experiment import Experiment, prepare
+from coterie.kit.aggregate import Screen
+from coterie.kit.context import ServerContext
+from coterie.kit.server_optimizer import ServerOptimizer
+from coterie.runner import choose
+
+every_method = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(
+    toy_data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Case], Path]:
+    """The run of a case from start to end, made once."""
+    made: dict[str, Path] = {}
+
+    def get(case: Case) -> Path:
+        if case.name not in made:
+            made[case.name] = tmp_path_factory.mktemp("whole") / "run"
+            toy.run(toy_data, made[case.name], **case.changes)
+        return made[case.name]
+
+    return get
+
+
+def experiment(case: Case, toy_data: Path, folder: Path) -> Experiment:
+    folder.mkdir(exist_ok=True)
+    return prepare(choose(toy.tables(toy_data, **case.changes), {}), folder)
+
+
+def round_zero(chosen: Experiment) -> Round:
+    stage = chosen.parts.method.stages(3)[0]
+    clients = len(chosen.partition.clients)
+    return Round(0, 3, stage.name, 0, stage.rounds, clients, chosen.spec.seed)
+
+
+def server_context(chosen: Experiment, folder: Path) -> ServerContext:
+    parts = chosen.parts
+    return ServerContext(
+        round=round_zero(chosen),
+        objective=parts.objective,
+        local=parts.local,
+        nets=parts.nets(METHOD),
+        rules=parts.method.reduce,
+        optimizer=ServerOptimizer(),
+        spool=folder / "spool",
+    )
+
+
+@every_method
+def test_inputs_stay_as_they_were_and_equal_inputs_give_equal_bits(
+    case: Case, toy_data: Path, tmp_path: Path
+) -> None:
+    chosen = experiment(case, toy_data, tmp_path / "a")
+    method, place = chosen.parts.method, round_zero(chosen)
+    server = method.init(chosen.parts.nets(METHOD))
+    down = method.broadcast(server, place)
+    before = server.digest(), down.digest()
+    site = Site(chosen.spec, chosen.partition)
+    replies = []
+    for client in (0, 1, 0):
+        own = method.address(server, place, client)
+        replies.append(site.run(Task("update", client, place, down, own)))
+    assert [reply.error for reply in replies] == [None] * 3
+    assert replies[0].up.digest() == replies[2].up.digest()
+    assert replies[0].state == replies[2].state
+    uploads = [reply.up.digest() for reply in replies]
+    updated = [
+        method.server_update(server_context(chosen, tmp_path), server, iter(replies[:2])).digest()
+        for _ in range(2)
+    ]
+    assert updated[0] == updated[1]
+    assert (server.digest(), down.digest()) == before
+    assert [reply.up.digest() for reply in replies] == uploads
+
+
+@every_method
+def test_payloads_survive_the_codec_and_pass_the_screen(
+    case: Case, toy_data: Path, tmp_path: Path
+) -> None:
+    chosen = experiment(case, toy_data, tmp_path / "a")
+    method, place = chosen.parts.method, round_zero(chosen)
+    server = method.init(chosen.parts.nets(METHOD))
+    down = method.broadcast(server, place)
+    reply = Site(chosen.spec, chosen.partition).run(
+        Task("update", 2, place, down, method.address(server, place, 2))
+    )
+    for bundle in (server, down, reply.up):
+        again = codec.decode(codec.encode(bundle))
+        assert again.digest() == bundle.digest()
+        assert again.nbytes() == bundle.nbytes()
+    assert Screen(down, method.reduce).problem(reply) is None
+
+
+@every_method
+def test_no_reply_is_no_update(case: Case, toy_data: Path, tmp_path: Path) -> None:
+    chosen = experiment(case, toy_data, tmp_path / "a")
+    server = chosen.parts.method.init(chosen.parts.nets(METHOD))
+    ctx = server_context(chosen, tmp_path)
+    try:
+        after = chosen.parts.method.server_update(ctx, server, iter(()))
+    except NoReplies:
+        return
+    assert after.digest() == server.digest()
+
+
+@every_method
+def test_a_fully_dropped_cohort_leaves_the_model_alone(
+    case: Case, toy_data: Path, tmp_path: Path
+) -> None:
+    changes: dict[str, Any] = {
+        **case.changes,
+        "cohort": {"drop_before": 1.0, "drop_after": 0.0, "max_skipped": 99},
+        "run": {"rounds": 2},
+    }
+    if case.name == "staged":  # its server-only rounds rely on an upload
+        changes["method"] = {"name": "fedavg"}
+    toy.run(toy_data, tmp_path / "run", **changes)
+    lines = toy.trace(tmp_path / "run")
+    assert all(line["skipped"] for line in lines)
+    assert len({line["digest"] for line in lines}) == 1
+    assert all(len(line["lost"]) == len(line["cohort"]) for line in lines)
+    assert sum(line["bytes_up"] + line["bytes_down"] for line in lines) == 0
+
+
+@every_method
+def test_workers_give_the_bits_of_serial(
+    case: Case, toy_data: Path, tmp_path: Path, uninterrupted: Callable[[Case], Path]
+) -> None:
+    changes = {**case.changes, "executor": {"kind": "processes", "workers": 2}}
+    toy.run(toy_data, tmp_path / "run", **changes)
+    assert toy.trace(tmp_path / "run") == toy.trace(uninterrupted(case))
+    assert toy.outputs(tmp_path / "run") == toy.outputs(uninterrupted(case))
+
+
+@every_method
+@pytest.mark.parametrize("by", [KeyboardInterrupt, toy.Killed], ids=["stopped", "killed"])
+def test_a_run_that_ends_after_any_round_resumes_to_the_same_bits(
+    case: Case,
+    by: type[BaseException],
+    toy_data: Path,
+    tmp_path: Path,
+    uninterrupted: Callable[[Case], Path],
+) -> None:
+    expected = toy.trace(uninterrupted(case))
+    for round in range(len(expected)):
+        folder = tmp_path / f"after-{round}"
+        with pytest.raises(BaseException) as raised:
+            toy.run(toy_data, folder, recorders=[toy.StopAfter(round, by)], **case.changes)
+        assert "interrupted" in str(raised.value) or isinstance(raised.value, toy.Killed)
+        toy.run(toy_data, folder, resume=True, **case.changes)
+        assert toy.trace(folder) == expected
+        assert toy.outputs(folder) == toy.outputs(uninterrupted(case))
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.zero is not None], ids=lambda case: case.name
+)
+def test_the_zero_setting_is_fedavg(case: Case, toy_data: Path, tmp_path: Path) -> None:
+    assert case.zero is not None
+    toy.run(toy_data, tmp_path / "fedavg")
+    toy.run(toy_data, tmp_path / "zero", **case.zero)
+    fedavg, zero = (toy.outputs(tmp_path / name) for name in ("fedavg", "zero"))
+    assert zero["model.safetensors"] == fedavg["model.safetensors"]
+
+
+@every_method
+def test_the_loss_falls_on_the_toy_problem(
+    case: Case, uninterrupted: Callable[[Case], Path]
+) -> None:
+    lines = [line["metrics"] for line in toy.trace(uninterrupted(case)) if not line["skipped"]]
+    losses = [line["train_loss"] for line in lines if "train_loss" in line]
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_a_zero_server_momentum_is_fedavg_up_to_rounding(toy_data: Path, tmp_path: Path) -> None:
+    plain = toy.run(toy_data, tmp_path / "plain")
+    changes = {"server": {"optimizer": "momentum", "momentum": 0.0}}
+    other = toy.run(toy_data, tmp_path / "other", **changes)
+    pairs = zip(plain.model().parameters(), other.model().parameters(), strict=True)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
+
+
+def test_every_shipped_method_says_when_it_is_fedavg() -> None:
+    from coterie.core import registry
+
+    cases = {case.name: case for case in CASES}
+    assert all(name in cases for name in registry.names("methods"))
+
+
+def test_an_empty_bundle_has_a_digest() -> None:
+    assert Bundle().digest() == codec.decode(codec.encode(Bundle())).digest()

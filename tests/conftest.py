@@ -1,0 +1,32 @@
+"""What every test shares: a cache of its own, the toy data, one torch thread."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import toy
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    before = os.environ.get("COTERIE_CACHE")
+    os.environ["COTERIE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["COTERIE_CACHE"]
+    else:
+        os.environ["COTERIE_CACHE"] = before
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def toy_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An .npz file of three well-separated clouds in six dimensions."""
+    return toy.write_data(tmp_path_factory.mktemp("toy") / "toy.npz")
