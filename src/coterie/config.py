@@ -212,7 +212,7 @@ def _validated(table: str, owner: str, kind: Any, values: Mapping[str, Any]) -> 
     known = [back.get(f.name, f.name) for f in fields(kind)]
     for key in values:
         if back.get(key, key) not in known:
-            hint = registry.nearest(key, known)
+            hint = registry.nearest(key, [*known, *filter(None, [_CHOSEN.get(table)])])
             takes = f"; {owner} takes: {', '.join(known) or 'no key'}"
             raise ConfigError(f"{table} has no key {key!r}{hint}{takes}".replace("?;", "?"))
     for key, value in values.items():

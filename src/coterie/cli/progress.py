@@ -2,13 +2,14 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from coterie.engine.record import ClientEvent, Event, NoteEvent, RoundEvent
+from coterie.engine.record import ClientEvent, Event, NoteEvent, RoundEvent, StartEvent
 from coterie.report.page import write_report
 
 _MEGABYTE = 1e6
@@ -32,8 +33,8 @@ def clock(seconds: float) -> str:
 class Display:
     """Shows round, loss, accuracy, clients done, MB sent and time left."""
 
-    def __init__(self, console: Console, debug: bool = False) -> None:
-        self._console, self._debug = console, debug
+    def __init__(self, console: Console, opening: Sequence[str] = (), debug: bool = False) -> None:
+        self._console, self._opening, self._debug = console, opening, debug
         self._live = console.is_terminal
         self._sent, self._seconds, self._done, self._total = 0, 0.0, 0, 0
         self._progress = Progress(
@@ -67,12 +68,21 @@ class Display:
             if self._live:
                 words = f"{event.activity} {event.done}/{event.cohort} clients"
                 self._progress.update(self._bar, total=event.total, clients=words)
+        elif isinstance(event, StartEvent):
+            self._start(event)
         elif isinstance(event, NoteEvent):
             self._console.print(f"note: {event.text}", style="yellow", highlight=False)
             if self._debug and event.details.get("trace"):
                 self._console.print(event.details["trace"], highlight=False, markup=False)
         else:
             self._round(event)
+
+    def _start(self, event: StartEvent) -> None:
+        self._total = event.total
+        for line in self._opening:
+            self._console.print(line, highlight=False, markup=False)
+        place = f"from round {event.first + 1}" if event.first else f"{event.total} rounds"
+        self._console.print(f"{event.clients} clients, {place} -> {event.folder}", highlight=False)
 
     def _round(self, event: RoundEvent) -> None:
         self._sent += event.bytes_up + event.bytes_down

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from coterie.core.errors import ConfigError
 
@@ -28,7 +27,7 @@ def run(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Renew report.html while it runs.")
+        bool, typer.Option("--watch", help="Keep watch.html up to date while it runs.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check and describe, run nothing.")
@@ -57,13 +56,12 @@ def run(
         result = runner.execute(config, out, resume, allow_inexact)
         typer.echo(result.folder)
         return
-    display = Display(console, debug=debug)
+    display = Display(console, opening(config), debug=debug)
     folder = out or runner.default_folder(config.name)
     recorders: list[Any] = [display, Watcher(folder)] if watch else [display]
-    opening(console, config, folder)
     with display:
         result = runner.execute(config, folder, resume, allow_inexact, recorders)
-    closing(console, result)
+    closing(result)
 
 
 def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -74,41 +72,38 @@ def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     return source, list(arguments)
 
 
-def opening(console: Console, config: "Config", folder: Path) -> None:
+def opening(config: "Config") -> list[str]:
     """What is about to run, and what leaves a client."""
-    console.print(
-        f"{config.tables['method']['name']} on {config.data.name}, {config.run.rounds} rounds, "
-        f"seed {config.run.seed} -> {folder}",
-        highlight=False,
-    )
-    console.print(f"leaves each client: {config.method.leaves}", style="dim", highlight=False)
+    what = f"{config.tables['method']['name']} on {config.data.name}, seed {config.run.seed}"
+    return [what, f"leaves each client: {config.method.leaves}"]
 
 
-def closing(console: Console, result: "Result") -> None:
+def closing(result: "Result") -> None:
     """The table at the end of a run."""
     from coterie.cli.progress import megabytes
     from coterie.engine.record import bytes_until, reached
 
     history, settings = result.history, result.experiment.config.evaluate
-    metric = settings.metric
-    table = Table(show_header=False, box=None, pad_edge=False)
+    metric, rows = settings.metric, []
     measured = [event for event in history if metric in event.metrics]
     if measured:
         best = max(measured, key=lambda event: event.metrics[metric])
-        table.add_row(f"final {metric}", f"{measured[-1].metrics[metric]:.4f}")
-        table.add_row(f"best {metric}", f"{best.metrics[metric]:.4f} (round {best.round + 1})")
+        rows.append((f"final {metric}", f"{measured[-1].metrics[metric]:.4f}"))
+        rows.append((f"best {metric}", f"{best.metrics[metric]:.4f} (round {best.round + 1})"))
     for target in settings.targets:
         event = reached(history, metric, target)
         words = "not reached"
         if event is not None:
-            sent = megabytes(bytes_until(history, event))
-            words = f"{event.round + 1} rounds, {sent}"
-        table.add_row(f"to {metric} {target:g}", words)
-    table.add_row("sent up", megabytes(sum(event.bytes_up for event in history)))
-    table.add_row("sent down", megabytes(sum(event.bytes_down for event in history)))
-    table.add_row("seconds", f"{sum(event.seconds for event in history):.1f}")
-    table.add_row("results", f"{result.folder} (report.html, metrics.jsonl, model.safetensors)")
-    console.print(table, highlight=False)
+            words = f"{event.round + 1} rounds, {megabytes(bytes_until(history, event))}"
+        rows.append((f"to {metric} {target:g}", words))
+    rows.append(("sent up", megabytes(sum(event.bytes_up for event in history))))
+    rows.append(("sent down", megabytes(sum(event.bytes_down for event in history))))
+    rows.append(("seconds", f"{sum(event.seconds for event in history):.1f}"))
+    rows.append(("results", str(result.folder)))
+    rows.append(("report", str(result.folder / "report.html")))
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        typer.echo(f"{name:<{width}}  {value}")
 
 
 def describe(config: "Config") -> None:

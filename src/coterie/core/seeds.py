@@ -57,12 +57,19 @@ def torch_seed(seed: int, purpose: str, index: int) -> int:
 def scoped(seed: int) -> Iterator[None]:
     """Seed the global generators (dropout, initialisation, user code), and put them back after."""
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        try:
-            torch.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed)  # noqa: NPY002
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(legacy)  # noqa: NPY002
+    cpu = torch.default_generator.get_state()
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    try:
+        # torch.manual_seed would format a stack for devices that are not there: a millisecond
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        yield
+    finally:
+        torch.default_generator.set_state(cpu)
+        if gpus:
+            torch.cuda.set_rng_state_all(gpus)
+        random.setstate(python)
+        np.random.set_state(legacy)  # noqa: NPY002

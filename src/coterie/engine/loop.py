@@ -20,7 +20,7 @@ from coterie.engine import cohort
 from coterie.engine.cohort import Cohort
 from coterie.engine.measure import Evaluation, Measured, evaluation_payload
 from coterie.engine.parts import Parts
-from coterie.engine.record import MetricsFile, Recorder, RoundEvent, reached
+from coterie.engine.record import MetricsFile, Recorder, RoundEvent, StartEvent, reached
 from coterie.engine.store import CheckpointStore, Position
 from coterie.engine.tally import Tally, combined
 from coterie.kit.context import ServerContext
@@ -98,6 +98,8 @@ class Loop:
         self._committed = standing.position.round
         stages = self.method.stages(self.plan.rounds)
         rounds = rounds_of(stages, len(self.clients), self.seed)
+        for record in self.recorders:
+            record(StartEvent(self.plan.folder, len(self.clients), first, len(rounds)))
         try:
             for stage, round in rounds[first:]:
                 if standing.position.finished:
@@ -238,12 +240,12 @@ class Loop:
         if position.diverged >= _DIVERGED_ROUNDS:
             return (
                 f"no client's training stayed finite in {position.diverged} rounds up to round "
-                f"{position.round} ({tally.first_problem()}); try a smaller local.lr "
+                f"{position.round + 1} ({tally.first_problem()}); try a smaller local.lr "
                 f"(now {self.parts.local.lr:g}), local.clip = 1.0, or a higher temperature"
             )
         if position.skipped >= self.plan.cohort.max_skipped and not position.finished:
             return (
-                f"{position.skipped} rounds in a row were skipped up to round {position.round} "
+                f"{position.skipped} rounds in a row were skipped up to round {position.round + 1} "
                 f"({tally.first_problem()}); use --resume when clients can be reached, or change "
                 "cohort.min_clients or cohort.max_skipped"
             )

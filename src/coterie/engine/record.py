@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import CheckpointError
-from coterie.core.task import ClientId
 from coterie.engine.files import disk_errors
 
 
@@ -19,7 +18,7 @@ class RoundEvent:
 
     round: int
     stage: str
-    cohort: Sequence[ClientId]
+    cohort: Sequence[int]
     lost: Mapping[str, str]  # client -> reason; never asked, or never answered
     rejected: Mapping[str, str]  # client -> reason; answered with what cannot be used
     skipped: bool
@@ -43,6 +42,16 @@ class RoundEvent:
 
 
 @dataclass(frozen=True)
+class StartEvent:
+    """The run is about to begin, or to go on."""
+
+    folder: Path
+    clients: int
+    first: int  # the round it begins with
+    total: int
+
+
+@dataclass(frozen=True)
 class ClientEvent:
     """One more client of the running round has answered."""
 
@@ -61,7 +70,7 @@ class NoteEvent:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-Event = RoundEvent | ClientEvent | NoteEvent
+Event = StartEvent | RoundEvent | ClientEvent | NoteEvent
 Recorder = Callable[[Event], None]
 
 

@@ -99,7 +99,7 @@ class Tally:
 
     def note(self, text: str) -> None:
         """Tell whoever listens."""
-        self._emit(NoteEvent(f"round {self.round.index}: {text}"))
+        self._emit(NoteEvent(f"round {self.round.index + 1}: {text}"))
 
     def _emit(self, event: ClientEvent | NoteEvent) -> None:
         for record in self.recorders:

@@ -94,6 +94,7 @@ def headline(
     history: "Sequence[Row | RoundEvent]", targets: Sequence[float], metric: str = "accuracy"
 ) -> Headline:
     """The numbers at the top of the page; targets are counted as `engine.record` counts them."""
+    never = float("-inf")
     found = [(row.metrics[metric], row.round) for row in history if metric in row.metrics]
     sent, total = [], 0
     for row in history:
@@ -101,7 +102,9 @@ def headline(
         sent.append(total)
     reached = []
     for target in targets:
-        hit = next((i for i, r in enumerate(history) if r.metrics.get(metric, -1) >= target), None)
+        hit = next(
+            (i for i, r in enumerate(history) if r.metrics.get(metric, never) >= target), None
+        )
         reached.append(Target(target, *((None, None) if hit is None else (hit + 1, sent[hit]))))
     return Headline(
         metric=metric,
@@ -312,9 +315,9 @@ def partition(clients: Sequence[Holder], classes: int) -> Chart | None:
         "rangemode": "tozero",
         "nticks": 4,
     }
-    # Were the margins to grow for the colour bar, Plotly would leave these titles behind.
-    layout["margin"] |= {"t": 80, "b": 60}
-    layout["xaxis2"]["title"]["standoff"] = layout["xaxis"]["title"]["standoff"]
+    # Plotly puts a title between two labels where it fits; this far off it is below them all.
+    layout["xaxis"]["title"]["standoff"] = layout["xaxis2"]["title"]["standoff"] = 32
+    layout["margin"] |= {"t": 70, "b": 65}
     layout |= {"showlegend": False, "hovermode": "closest", "bargap": 0.2}
     return Chart("Who holds what", [heat, bars], layout, note, height=175 + 14 * len(shown))
 

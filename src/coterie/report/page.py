@@ -142,6 +142,7 @@ def _parse_metrics(text: str) -> tuple[tuple[Row, ...], tuple[str, ...]]:
         try:
             found = json.loads(line)
             every = {str(k): float(v) for k, v in found["metrics"].items()}
+            _check(found)
         except (ValueError, TypeError, AttributeError) as error:
             if rows and number == len(lines) and not text.endswith("\n"):
                 notes.append("The last line of metrics.jsonl is incomplete and was left out.")
@@ -155,6 +156,21 @@ def _parse_metrics(text: str) -> tuple[tuple[Row, ...], tuple[str, ...]]:
     if dropped:
         notes.append(f"{dropped:,} values that are not finite numbers were left out.")
     return tuple(rows), tuple(notes)
+
+
+def _check(found: Mapping[str, Any]) -> None:
+    """Refuse a line whose values could not be drawn."""
+    for name, value in found.items():
+        if name in ("lost", "rejected"):
+            right = isinstance(value, dict)
+        elif name == "cohort":
+            right = isinstance(value, list)
+        elif name == "round" or name.endswith(("bytes_up", "bytes_down")):
+            right = isinstance(value, int)
+        else:
+            right = name != "seconds" or (isinstance(value, int | float) and math.isfinite(value))
+        if not right:
+            raise ValueError(f"{name} is {value!r}")
 
 
 def render(run: Run, refresh: int = 0) -> str:

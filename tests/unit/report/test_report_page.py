@@ -246,6 +246,14 @@ def test_empty_and_half_written_metrics(tmp_path: Path) -> None:
         write_report(folder)
 
 
+@pytest.mark.parametrize("key", ["round", "lost", "cohort", "bytes_up", "seconds", "metrics"])
+def test_a_value_of_the_wrong_kind_is_named(tmp_path: Path, key: str) -> None:
+    path = make_run(tmp_path / "run", rounds=1) / "metrics.jsonl"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: "x"}) + "\n")
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl .* line 1"):
+        write_report(path.parent)
+
+
 def test_written_whole_and_where_asked(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     out = tmp_path / "new" / "page.html"
