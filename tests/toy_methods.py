@@ -3,6 +3,9 @@
 Workers import this file as `toy_methods`.
 """
 
+import copy
+import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -219,8 +222,6 @@ class Following(Objective):
     private: ClassVar = ("target.",)
 
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
-        import copy
-
         return TargetNetwork(
             backbone,
             copy.deepcopy(backbone),
@@ -324,9 +325,9 @@ class Faulty(Method):
         if self.fault == "raise":
             raise ZeroDivisionError("a bug on one client")
         if self.fault == "die":
-            import os
-
             os._exit(7)
+        if self.fault == "sleep":
+            time.sleep(600)
         if self.fault == "nan":
             return {**weights, name: torch.full_like(weights[name], float("nan"))}
         if self.fault == "huge":

@@ -1,6 +1,6 @@
 """One self-contained HTML page for a run directory."""
 
-from coterie.report.figures import Headline, headline
 from coterie.report.page import write_report
+from coterie.report.summary import Headline, headline
 
 __all__ = ["Headline", "headline", "write_report"]

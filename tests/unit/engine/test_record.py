@@ -112,10 +112,12 @@ def test_sync_of_nothing(metrics: MetricsFile) -> None:
 
 def test_sync_reaches_the_disk(metrics: MetricsFile, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics.append(event(0))
-    synced: list[str] = []
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    synced: list[Path] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: synced.append(Path(f"/proc/self/fd/{handle}").readlink())
+    )
     metrics.sync(1)
-    assert synced == [str(metrics.path)]
+    assert synced == [metrics.path]
 
 
 def test_a_full_disk_is_named(metrics: MetricsFile, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,115 +1,16 @@
 import html
 import json
-import math
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import plotly.graph_objects as go
 import pytest
+from made_run import EVIL, by_name, charts_of, make_run, page_of
 
-from coterie.core.errors import CheckpointError, DataError
-from coterie.report import headline, write_report
-from coterie.report.figures import CLIENTS_SHOWN, Row
-from coterie.report.page import read_run
-
-EVIL = '<img src=x onerror="alert(1)"></script><b>&'
-
-
-def make_run(
-    folder: Path,
-    rounds: int = 3,
-    clients: int = 4,
-    classes: int = 10,
-    *,
-    every: int = 1,
-    accuracy: bool = True,
-    trouble: bool = False,
-    targets: str = "[0.3, 0.99]",
-    **extra: float,
-) -> Path:
-    """A run directory with a smooth, made-up course."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.toml").write_text(
-        '[run]\nseed = 1\n[data]\nname = "digits"\n[partition]\nkind = "dirichlet"\n'
-        f"alpha = 0.3\nclients = {clients}\n[net]\nbackbone = 'mlp'\n[method]\nname = 'fedavg'\n"
-        f"[method.options]\nmu = 0.1\n[evaluate]\nevery = {every}\ntargets = {targets}\n"
-    )
-    held = [[(7 * i + 3 * k * i) % 23 for k in range(classes)] for i in range(clients)]
-    split = {
-        "dataset": "digits",
-        "digest": "ab" * 32,
-        "classes": classes,
-        "clients": [
-            {"name": f"site {i}", "train": sum(row), "test": i, "classes": row}
-            for i, row in enumerate(held)
-        ],
-        "heterogeneity": {"label_skew": 0.41},
-    }
-    (folder / "partition.json").write_text(json.dumps(split))
-    lines = []
-    for i in range(rounds):
-        rise = 1 - math.exp(-3 * (i + 1) / max(10, rounds))
-        metrics = {"train_loss": 2.3 - 2 * rise, "train_steps": 5.0}
-        if (i + 1) % every == 0 or i + 1 == rounds:
-            metrics |= {"loss": 2.4 - 1.8 * rise, **extra}
-            if accuracy:
-                metrics |= {
-                    "accuracy": 0.1 + 0.8 * rise,
-                    "client_accuracy_mean": 0.1 + 0.7 * rise,
-                    "client_accuracy_std": 0.2,
-                    "client_accuracy_worst_decile": 0.4 * rise,
-                    "client_loss_mean": 2.5 - 1.7 * rise,
-                }
-        lines.append(
-            json.dumps(
-                {
-                    "round": i,
-                    "stage": "train",
-                    "cohort": list(range(clients)),
-                    "lost": {"1": "dropped before the round"} if trouble and i % 2 else {},
-                    "rejected": {"2": f"error: {EVIL}"} if trouble and i % 3 == 0 else {},
-                    "skipped": trouble and i % 7 == 1,
-                    "metrics": metrics,
-                    "bytes_up": 1_000_000,
-                    "bytes_down": 2_000_000,
-                    "evaluation_bytes_up": 0,
-                    "evaluation_bytes_down": 500_000,
-                    "seconds": 1.5,
-                    "digest": f"{i:064x}",
-                    "states": "cd" * 32,
-                }
-            )
-        )
-    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    return folder
-
-
-def page_of(folder: Path) -> str:
-    """The page without the library that is inlined in it."""
-    text = write_report(folder).read_text(encoding="utf-8")
-    assert text.count("plotly.js v") == 1
-    return re.sub(r"<script>.*?</script>", "", text, count=1, flags=re.DOTALL)
-
-
-def charts_of(page: str) -> dict[str, dict[str, Any]]:
-    """The charts by title; Plotly checks every property, with one colour for all."""
-    found = {}
-    pattern = r'<h3>([^<]*)</h3>.*?<script type="application/json">(.*?)</script>'
-    for title, text in re.findall(pattern, page, flags=re.DOTALL):
-        assert "NaN" not in text and "Infinity" not in text
-        figure = json.loads(text)
-        go.Figure(json.loads(re.sub(r'"@\w+"', '"#123456"', text)))
-        axes = [v for k, v in figure["layout"].items() if k[1:].startswith("axis")]
-        assert axes and all(axis["title"]["text"] for axis in axes)
-        found[html.unescape(title)] = figure
-    return found
-
-
-def by_name(figure: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {trace.get("name", ""): trace for trace in figure["data"]}
+from coterie.core.errors import CheckpointError
+from coterie.report import write_report
+from coterie.report.partition_chart import CLIENTS_SHOWN
 
 
 def test_small_run(tmp_path: Path) -> None:
@@ -188,70 +89,6 @@ def test_other_metric_can_be_the_main_one(tmp_path: Path) -> None:
     page = page_of(folder)
     assert "Final linear_accuracy" in page and "0.5000" in page
     assert "linear_accuracy" in by_name(charts_of(page)["Accuracy by round"])
-
-
-def test_values_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
-    page = page_of(make_run(tmp_path / "run", grad=math.nan, peak=math.inf))
-    assert "6 values that are not finite numbers were left out." in page
-    assert "grad" not in charts_of(page)
-
-
-def test_partition_without_heterogeneity_or_classes(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run")
-    split = {"dataset": "d", "digest": "e", "classes": 0, "clients": []}
-    (folder / "partition.json").write_text(json.dumps(split))
-    assert "No client holds a labelled class" in page_of(folder)
-
-
-def test_headline_counts_as_the_engine_does(tmp_path: Path) -> None:
-    history = read_run(make_run(tmp_path / "run", 20, every=5)).history
-    head = headline(history, [0.3, 0.99])
-    assert head.final == head.best == (history[-1].metrics["accuracy"], 19)
-    hit = next(row for row in history if row.metrics.get("accuracy", 0) >= 0.3)
-    assert (head.targets[0].rounds, head.targets[0].bytes) == (
-        hit.round + 1,
-        3_000_000 * (hit.round + 1),
-    )
-    assert head.targets[1].rounds is None
-    assert (head.bytes_up, head.bytes_down, head.seconds) == (20_000_000, 40_000_000, 30.0)
-    assert headline(history, [0.5], "absent").final is None
-
-
-def test_row_mirrors_the_engines_event() -> None:
-    record = pytest.importorskip("coterie.engine.record")
-    assert [*Row.__dataclass_fields__] == [*record.RoundEvent.__dataclass_fields__]
-
-
-@pytest.mark.parametrize("name", ["config.toml", "partition.json", "metrics.jsonl"])
-@pytest.mark.parametrize("content", [None, "{ broken", '{"round": 1}\n', b"\xff\xfe"])
-def test_broken_files_are_named(tmp_path: Path, name: str, content: str | bytes | None) -> None:
-    folder = make_run(tmp_path / "run")
-    (folder / name).unlink()
-    if content is not None:
-        data = content if isinstance(content, bytes) else content.encode()
-        (folder / name).write_bytes(data)
-    with pytest.raises((CheckpointError, DataError)) as caught:
-        write_report(folder)
-    assert name in str(caught.value) and "\n" not in str(caught.value)
-    assert not (folder / "report.html").exists()
-
-
-def test_empty_and_half_written_metrics(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run")
-    whole = (folder / "metrics.jsonl").read_text()
-    (folder / "metrics.jsonl").write_text(whole + '{"round": 3, "sta')
-    assert "The last line of metrics.jsonl is incomplete" in page_of(folder)
-    (folder / "metrics.jsonl").write_text("")
-    with pytest.raises(CheckpointError, match="no finished round"):
-        write_report(folder)
-
-
-@pytest.mark.parametrize("key", ["round", "lost", "cohort", "bytes_up", "seconds", "metrics"])
-def test_a_value_of_the_wrong_kind_is_named(tmp_path: Path, key: str) -> None:
-    path = make_run(tmp_path / "run", rounds=1) / "metrics.jsonl"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {key: "x"}) + "\n")
-    with pytest.raises(CheckpointError, match=r"metrics\.jsonl .* line 1"):
-        write_report(path.parent)
 
 
 def test_written_whole_and_where_asked(tmp_path: Path) -> None:

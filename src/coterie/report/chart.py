@@ -1,0 +1,137 @@
+"""What all charts are made of: series, axes, lines and words, as plain Plotly dictionaries.
+
+A colour is written `@name` and means the variable `--name` of `style.css`: `draw.js` looks it up
+when it draws, so that the charts follow the light and the dark theme and the printer.
+"""
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.engine.record import RoundEvent
+from coterie.report.words import short
+
+AXIS: dict[str, Any] = {
+    "automargin": True,
+    "gridcolor": "@grid",
+    "linecolor": "@line",
+    "zerolinecolor": "@grid",
+    "showline": True,
+}
+_MARKED = 60  # a series of more points than this is a line without markers
+_STAGES = 6  # more beginnings of stages than this would only clutter a chart
+_HIGH = 0.9  # the word about a target above this stands below its line, clear of the legend
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart with the words around it (plain text, not yet escaped)."""
+
+    title: str
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+    note: str = ""
+    height: int = 360
+
+
+def plain(value: str) -> str:
+    """Plotly reads some HTML in its labels; what comes from a file is not to be read so."""
+    return html.escape(value, quote=False)
+
+
+def layout(x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
+    """The look that all charts share, with these axes."""
+    for axis in (x, y):
+        axis["title"]["standoff"] = 10  # else a title may lie on the ticks' labels
+    return {
+        "autosize": True,
+        "margin": {"l": 10, "r": 14, "t": 10, "b": 10},
+        "font": {"family": "system-ui, sans-serif", "size": 12, "color": "@ink"},
+        "paper_bgcolor": "@card",
+        "plot_bgcolor": "@card",
+        "hoverlabel": {"bgcolor": "@card", "bordercolor": "@line", "font": {"color": "@ink"}},
+        "hovermode": "x unified",
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 1.02,
+            "yanchor": "bottom",
+            "traceorder": "normal",
+        },
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "@line", "activecolor": "@ink"},
+        "shapes": [],
+        "annotations": [],
+        "xaxis": AXIS | x,
+        "yaxis": AXIS | y,
+    }
+
+
+def titled(text: str) -> dict[str, Any]:
+    """An axis with a title."""
+    return {"title": {"text": plain(text)}}
+
+
+def round_axis(history: Sequence[RoundEvent]) -> dict[str, Any]:
+    """An axis of rounds, counted from 1."""
+    first, last = history[0].round + 1, history[-1].round + 1
+    pad = 0.5 if last - first < 20 else 0.02 * (last - first)
+    axis = titled("round") | {"tickformat": "d", "range": [first - pad, last + pad]}
+    return axis | ({"dtick": 1} if last - first <= 10 else {})
+
+
+def share_axis(values: Sequence[float], name: str = "accuracy") -> dict[str, Any]:
+    """An axis for shares from 0, up to the tenth above the highest."""
+    top = min(10, int(10 * max(values) + 1.5)) / 10
+    return titled(f"{short(name, 28)} (share)") | {"range": [0, top * 1.02]}
+
+
+def series(
+    points: Sequence[tuple[float, float]], name: str, colour: str, dash: str = "solid"
+) -> list[dict[str, Any]]:
+    """One line; nothing for no points, and markers where a line would hardly show."""
+    if not points:
+        return []
+    one = len(points) == 1
+    return [
+        {
+            "type": "scatter",
+            "x": [x for x, _ in points],
+            "y": [y for _, y in points],
+            "name": plain(name),
+            "mode": "markers" if one else "lines+markers" if len(points) <= _MARKED else "lines",
+            "line": {"color": colour, "dash": dash, "width": 2},
+            "marker": {"color": colour, "symbol": "circle", "size": 9 if one else 5},
+        }
+    ]
+
+
+def by_round(history: Sequence[RoundEvent], metric: str) -> list[tuple[float, float]]:
+    """The points of a metric, by rounds counted from 1."""
+    return [(e.round + 1, e.metrics[metric]) for e in history if metric in e.metrics]
+
+
+def mark_target(look: dict[str, Any], target: float) -> None:
+    """A line across at a target; accuracies begin low, so its word on the left is clear of them."""
+    line = {"xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target}
+    word = {"xref": "paper", "x": 0, "y": target, "yanchor": "bottom" if target < _HIGH else "top"}
+    _rule(look, line, word, f"target {target:g}")
+
+
+def mark_stages(look: dict[str, Any], history: Sequence[RoundEvent]) -> None:
+    """A line up where a stage begins, if there are several."""
+    begun = [event for i, event in enumerate(history) if i and event.stage != history[i - 1].stage]
+    for event in begun if len(begun) <= _STAGES else ():
+        at = event.round + 0.5
+        line = {"yref": "paper", "y0": 0, "y1": 1, "x0": at, "x1": at}
+        word = {"yref": "paper", "y": 1, "x": at, "yanchor": "top"}
+        _rule(look, line, word, short(event.stage, 20))
+
+
+def _rule(look: dict[str, Any], line: dict[str, Any], word: dict[str, Any], text: str) -> None:
+    stroke = {"color": "@line", "width": 1, "dash": "dot"}
+    look["shapes"].append({"type": "line", "line": stroke, "layer": "below", **line})
+    font = {"size": 11, "color": "@soft"}
+    look["annotations"].append(
+        {"text": plain(text), "font": font, "showarrow": False, "xanchor": "left", **word}
+    )

@@ -1,0 +1,142 @@
+"""The charts of a run's course: what it measured, sent and lost, round by round."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from coterie.engine.record import RoundEvent
+from coterie.report.chart import (
+    Chart,
+    by_round,
+    layout,
+    mark_stages,
+    mark_target,
+    round_axis,
+    series,
+    share_axis,
+    titled,
+)
+from coterie.report.words import MEGABYTE, short
+
+_MEAN, _STD = "client_accuracy_mean", "client_accuracy_std"
+_WORST = "client_accuracy_worst_decile"
+_ACCURACIES = {"accuracy", _MEAN, _STD, _WORST}
+_GLOBAL, _CLIENTS = "global test set", "clients' own test data, mean"
+_LOSSES = {
+    "train_loss": ("training (the objective's)", "@orange", "dash"),
+    "loss": (_GLOBAL, "@blue", "solid"),
+    "client_loss_mean": (_CLIENTS, "@green", "dot"),
+}
+_SOURCES = {"client": "clients", "server": "server", "train": "training"}
+
+
+def accuracy(history: Sequence[RoundEvent], metric: str, targets: Sequence[float]) -> Chart | None:
+    """Accuracy by round: the global model's, and the clients' mean, spread and worst decile."""
+    data = _spread(history)
+    data += series(by_round(history, "accuracy"), _GLOBAL, "@blue")
+    data += series(by_round(history, _WORST), "clients' worst decile", "@orange", "dot")
+    main = "accuracy" in metric  # else the main metric and its targets belong to no accuracy
+    if main and metric not in _ACCURACIES:
+        data += series(by_round(history, metric), metric, "@purple", "dash")
+    if not data:
+        return None
+    # A skipped round is measured too, but its model is the one of the round before it.
+    idle = by_round([event for event in history if event.skipped], "accuracy")
+    cross = {"mode": "markers", "marker": {"color": "@ink", "symbol": "x", "size": 8}}
+    data += [trace | cross for trace in series(idle, "skipped round", "@ink")]
+    aims = targets if main else ()
+    bars = [d["y"][0] + d["error_y"]["array"][0] for d in data if "error_y" in d]
+    values = [*(v for d in data for v in d["y"]), *bars, *aims]
+    look = layout(round_axis(history), share_axis(values))
+    for target in aims:
+        mark_target(look, target)
+    mark_stages(look, history)
+    note = "Share of test samples that are classified correctly."
+    if shape := "bar" if bars else "band" if any("fill" in d for d in data) else "":
+        note += f" The {shape} is one standard deviation over the clients either side of the mean."
+    return Chart("Accuracy by round", data, look, note)
+
+
+def losses(history: Sequence[RoundEvent]) -> Chart | None:
+    """Training and test loss by round."""
+    data = [
+        trace for key, look in _LOSSES.items() for trace in series(by_round(history, key), *look)
+    ]
+    if not data:
+        return None
+    look = layout(round_axis(history), titled("loss (mean per sample)"))
+    mark_stages(look, history)
+    note = "The axis need not start at 0, and training may minimise another loss than is tested."
+    return Chart("Loss by round", data, look, note)
+
+
+def traffic(history: Sequence[RoundEvent], metric: str) -> Chart | None:
+    """Accuracy against what was sent so far."""
+    sent = list(accumulate(event.bytes_up + event.bytes_down for event in history))
+
+    def points(key: str) -> list[tuple[float, float]]:
+        pairs = zip(sent, history, strict=True)
+        return [(x / MEGABYTE, e.metrics[key]) for x, e in pairs if key in e.metrics]
+
+    name = {"accuracy": _GLOBAL, _MEAN: _CLIENTS}.get(metric, metric)
+    data = series(points(metric), name, "@blue")
+    if metric != _MEAN:
+        data += series(points(_MEAN), _CLIENTS, "@green", "dash")
+    if not data or not sent[-1]:
+        return None
+    x = titled("sent so far, up and down (MB)") | {"rangemode": "tozero"}
+    values = [v for d in data for v in d["y"]]
+    y = share_axis(values) if "accuracy" in metric else titled(metric)
+    note = "1 MB is 1,000,000 bytes; what evaluation sends is not counted."
+    return Chart("Accuracy by data sent", data, layout(x, y) | {"hovermode": "closest"}, note)
+
+
+def participation(history: Sequence[RoundEvent]) -> Chart | None:
+    """Who answered, was lost and was rejected; None where everybody always answered."""
+    if not any(event.lost or event.rejected for event in history):
+        return None
+    counts = {
+        "answered": ([len(e.cohort) - len(e.lost) - len(e.rejected) for e in history], "@blue"),
+        "lost": ([len(e.lost) for e in history], "@orange"),
+        "rejected": ([len(e.rejected) for e in history], "@purple"),
+    }
+    rounds = [event.round + 1 for event in history]
+    data: list[dict[str, Any]] = [
+        {"type": "bar", "name": name, "x": rounds, "y": y, "marker": {"color": colour}}
+        for name, (y, colour) in counts.items()
+    ]
+    y = titled("clients") | {"rangemode": "tozero", "tickformat": "d"}
+    look = layout(round_axis(history), y) | {"barmode": "stack", "bargap": 0.1}
+    return Chart("Participation by round", data, look, "Clients that were invited to a round.")
+
+
+def others(history: Sequence[RoundEvent], metric: str) -> list[Chart]:
+    """A small chart for every metric that no other chart shows, by where it comes from."""
+    shown = {*_ACCURACIES, *_LOSSES, *([metric] if "accuracy" in metric else [])}
+    found = []
+    for name in sorted({name for event in history for name in event.metrics} - shown):
+        points = by_round(history, name)
+        y = [value for _, value in points]
+        share = name.endswith("accuracy") and min(y) >= 0 and max(y) <= 1
+        look = layout(
+            round_axis(history), share_axis(y, name) if share else titled(short(name, 28))
+        )
+        source = _SOURCES.get(name.partition("_")[0], "evaluation")
+        found.append(Chart(name, series(points, name, "@blue"), look, f"From: {source}", 220))
+    return sorted(found, key=lambda chart: chart.note)
+
+
+def _spread(history: Sequence[RoundEvent]) -> list[dict[str, Any]]:
+    """The clients' mean with its band, or with a bar where one point has no band."""
+    line = series(by_round(history, _MEAN), _CLIENTS, "@green", "dash")
+    both = [event for event in history if _MEAN in event.metrics and _STD in event.metrics]
+    if not both:
+        return line
+    if len(both) == 1:
+        return [line[0] | {"error_y": {"array": [both[0].metrics[_STD]], "color": "@green"}}]
+    x = [event.round + 1 for event in both]
+    edge = {"type": "scatter", "x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+    low = [max(0.0, event.metrics[_MEAN] - event.metrics[_STD]) for event in both]
+    high = [min(1.0, event.metrics[_MEAN] + event.metrics[_STD]) for event in both]
+    band = {"fill": "tonexty", "fillcolor": "@band", "name": "± standard deviation"}
+    return [edge | {"y": low, "showlegend": False}, edge | {"y": high} | band, *line]

@@ -1,0 +1,103 @@
+"""The chart of who holds what: clients by classes as a heat map, with the clients' sizes."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from coterie.report.chart import AXIS, Chart, layout, plain, titled
+from coterie.report.read import Holder
+from coterie.report.words import counted, short
+
+CLIENTS_SHOWN = 60  # rows of the heat map that can still be told apart
+
+
+def partition(clients: Sequence[Holder], classes: int) -> Chart | None:
+    """Clients by classes as a heat map, with the clients' sizes beside it."""
+    if not clients or classes < 1:
+        return None
+    sizes = [client.train for client in clients]
+    note = (
+        f"{counted(len(clients), 'client')}, {sum(sizes):,} training samples: {min(sizes):,} to "
+        f"{max(sizes):,} each, {statistics.median(sizes):,g} at the median."
+    )
+    shown = clients
+    if len(clients) > CLIENTS_SHOWN:
+        # Evenly spaced by rank, so that the smallest, the largest and all between are there.
+        ranked = sorted(clients, key=lambda client: client.train)
+        last = CLIENTS_SHOWN - 1
+        shown = [ranked[i * (len(ranked) - 1) // last] for i in range(CLIENTS_SHOWN)]
+        note += (
+            f" Only {CLIENTS_SHOWN} of the {len(clients):,} clients are shown: evenly spaced in "
+            "order of their size, from the smallest (top) to the largest."
+        )
+    labels = [plain(short(client.name, 16)) for client in shown]
+    data = [_heat(shown, labels, classes), _bars(shown, labels)]
+    height = 175 + 14 * len(shown)
+    return Chart("Who holds what", data, _layout(labels, classes), note, height)
+
+
+def _heat(clients: Sequence[Holder], labels: Sequence[str], classes: int) -> dict[str, Any]:
+    shares = [[round(n / max(1, sum(c.classes)), 4) for n in c.classes] for c in clients]
+    return {
+        "type": "heatmap",
+        "x": list(range(classes)),
+        "y": list(range(len(clients))),
+        "z": shares,
+        "customdata": [
+            [[n, label] for n in c.classes] for c, label in zip(clients, labels, strict=True)
+        ],
+        "hovertemplate": "client %{customdata[1]}, class %{x}<br>%{customdata[0]} samples, "
+        "%{z:.3f} of the client's<extra></extra>",
+        "zmin": 0,
+        "zmax": max(map(max, shares)) or 1,
+        "colorscale": [[0, "@heat0"], [0.5, "@heat1"], [1, "@heat2"]],
+        "xgap": 1 if classes <= 50 else 0,
+        "ygap": 1,
+        "colorbar": {
+            "orientation": "h",
+            "thickness": 10,
+            "len": 0.7,
+            "x": 0,
+            "xanchor": "left",
+            "y": 1,
+            "yanchor": "bottom",
+            "title": {"text": "share of the client's training samples", "side": "top"},
+            "outlinewidth": 0,
+        },
+    }
+
+
+def _bars(clients: Sequence[Holder], labels: Sequence[str]) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "x": [client.train for client in clients],
+        "y": list(range(len(clients))),
+        "customdata": [[label, c.test] for c, label in zip(clients, labels, strict=True)],
+        "hovertemplate": "client %{customdata[0]}: %{x} training samples, %{customdata[1]} test "
+        "samples<extra></extra>",
+        "xaxis": "x2",
+        "marker": {"color": "@blue"},
+    }
+
+
+def _layout(labels: Sequence[str], classes: int) -> dict[str, Any]:
+    step = 1 if len(labels) <= CLIENTS_SHOWN // 2 else 2
+    rows = {
+        "autorange": "reversed",
+        "showgrid": False,
+        "tickvals": list(range(0, len(labels), step)),
+        "ticktext": labels[::step],
+    }
+    look = layout(
+        titled("class") | {"domain": [0, 0.7], "showgrid": False, "automargin": False},
+        titled("client") | rows,
+    )
+    if classes <= 10:
+        look["xaxis"]["dtick"] = 1
+    sizes = {"domain": [0.74, 1], "automargin": False, "rangemode": "tozero", "nticks": 4}
+    look["xaxis2"] = AXIS | titled("training samples") | sizes
+    # Plotly puts a title between two labels where it fits; this far off it is below them all.
+    look["xaxis"]["title"]["standoff"] = look["xaxis2"]["title"]["standoff"] = 32
+    look["margin"] |= {"t": 70, "b": 65}
+    return look | {"showlegend": False, "hovermode": "closest", "bargap": 0.2}

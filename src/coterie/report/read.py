@@ -1,0 +1,144 @@
+"""What a report reads from a run directory, checked as far as the page needs it."""
+
+import json
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from coterie.core.errors import CheckpointError, CoterieError, DataError
+from coterie.engine.record import RoundEvent
+
+_T = TypeVar("_T")
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "round": int,
+    "stage": str,
+    "cohort": list,
+    "lost": dict,
+    "rejected": dict,
+    "metrics": dict,
+    "bytes_up": int,
+    "bytes_down": int,
+    "evaluation_bytes_up": int,
+    "evaluation_bytes_down": int,
+    "seconds": (int, float),
+    "digest": str,
+    "states": str,
+}
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What one client holds."""
+
+    name: str
+    train: int
+    test: int
+    classes: tuple[int, ...]  # training samples by class
+
+
+@dataclass(frozen=True)
+class Partition:
+    """What `partition.json` says."""
+
+    dataset: str
+    digest: str
+    classes: int
+    clients: tuple[Holder, ...]
+    heterogeneity: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the files of a run directory say."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    partition: Partition
+    history: tuple[RoundEvent, ...]
+    notes: tuple[str, ...]  # what was left out, in sentences
+
+    def table(self, name: str) -> Mapping[str, Any]:
+        """A table of the configuration, empty where there is none."""
+        found = self.config.get(name)
+        return found if isinstance(found, dict) else {}
+
+    def choice(self, name: str) -> str:
+        """What a table of the configuration chooses, for example which method."""
+        table = self.table(name)
+        return next((str(table[k]) for k in ("kind", "name", "backbone") if k in table), "")
+
+
+def read_run(folder: Path) -> Run:
+    """Read `config.toml`, `partition.json` and `metrics.jsonl`."""
+    config = _read(folder / "config.toml", tomllib.loads, DataError)
+    partition = _read(folder / "partition.json", _parse_partition, DataError)
+    history, notes = _read(folder / "metrics.jsonl", _parse_metrics, CheckpointError)
+    return Run(folder, config, partition, history, notes)
+
+
+def _read(path: Path, parse: Callable[[str], _T], kind: type[CoterieError]) -> _T:
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise kind(f"cannot read {path}: {error.strerror or error}") from error
+    except KeyError as error:
+        raise kind(f"{path} cannot be used: the key {error} is missing") from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        reason = str(error).replace("\n", " ")
+        raise kind(f"{path} cannot be used: {reason}") from error
+
+
+def _parse_partition(text: str) -> Partition:
+    found = json.loads(text)
+    classes = int(found["classes"])
+    clients = tuple(
+        Holder(str(c["name"]), int(c["train"]), int(c["test"]), tuple(map(int, c["classes"])))
+        for c in found["clients"]
+    )
+    for client in clients:
+        if len(client.classes) != classes:
+            raise ValueError(
+                f"client {client.name!r} counts {len(client.classes)} classes, not {classes}"
+            )
+    unlike = _finite(found.get("heterogeneity") or {})
+    return Partition(str(found["dataset"]), str(found["digest"]), classes, clients, unlike)
+
+
+def _parse_metrics(text: str) -> tuple[tuple[RoundEvent, ...], tuple[str, ...]]:
+    """The rounds; unlike `MetricsFile`, without a last line that is only half-written yet."""
+    history: list[RoundEvent] = []
+    notes: list[str] = []
+    dropped = 0
+    for number, line in enumerate(lines := text.splitlines(), start=1):
+        try:
+            event = RoundEvent.parse(line)
+            _check(event)
+            usable = _finite(event.metrics)
+        except (ValueError, TypeError) as error:
+            if history and number == len(lines) and not text.endswith("\n"):
+                notes.append("The last line of metrics.jsonl is incomplete and was left out.")
+                break
+            raise ValueError(f"line {number}: {error}") from error
+        dropped += len(event.metrics) - len(usable)
+        history.append(replace(event, metrics=usable))
+    if not history:
+        raise ValueError("it holds no finished round yet")
+    if dropped:
+        notes.append(f"{dropped:,} values that are not finite numbers were left out.")
+    return tuple(history), tuple(notes)
+
+
+def _check(event: RoundEvent) -> None:
+    """Refuse a round whose values could not be drawn."""
+    for name, kind in _KINDS.items():
+        if not isinstance(value := getattr(event, name), kind):
+            raise ValueError(f"{name} is {value!r}")
+    if not math.isfinite(event.seconds):
+        raise ValueError(f"seconds is {event.seconds!r}")
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, float]:
+    return {k: number for k, v in values.items() if math.isfinite(number := float(v))}

@@ -1,0 +1,55 @@
+"""The headline of a report: what a run came to, in a few numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coterie.engine.record import RoundEvent, bytes_until, reached
+
+
+@dataclass(frozen=True)
+class Target:
+    """What it took to come to a target; None where the run never did."""
+
+    value: float
+    rounds: int | None = None
+    bytes: int | None = None  # both ways, evaluation apart
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What a run came to, in a few numbers."""
+
+    metric: str
+    final: tuple[float, int] | None  # value and round (from 0) of the last evaluation
+    best: tuple[float, int] | None  # the first round with the highest value
+    targets: tuple[Target, ...]
+    rounds: int
+    skipped: int
+    bytes_up: int
+    bytes_down: int
+    evaluation_bytes: int
+    seconds: float
+
+
+def headline(
+    history: Sequence[RoundEvent], targets: Sequence[float], metric: str = "accuracy"
+) -> Headline:
+    """The numbers at the top of the page."""
+    found = [(event.metrics[metric], event.round) for event in history if metric in event.metrics]
+    return Headline(
+        metric=metric,
+        final=found[-1] if found else None,
+        best=max(found, key=lambda pair: pair[0], default=None),
+        targets=tuple(_target(history, metric, value) for value in targets),
+        rounds=len(history),
+        skipped=sum(event.skipped for event in history),
+        bytes_up=sum(event.bytes_up for event in history),
+        bytes_down=sum(event.bytes_down for event in history),
+        evaluation_bytes=sum(e.evaluation_bytes_up + e.evaluation_bytes_down for e in history),
+        seconds=sum(event.seconds for event in history),
+    )
+
+
+def _target(history: Sequence[RoundEvent], metric: str, value: float) -> Target:
+    hit = reached(history, metric, value)
+    return Target(value, hit.round + 1, bytes_until(history, hit)) if hit else Target(value)

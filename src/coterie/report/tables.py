@@ -1,0 +1,86 @@
+"""The tables of the page: what was lost and why, the configuration, the digests."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from coterie.engine.record import RoundEvent
+from coterie.report.words import some
+
+_REASONS = 200  # rows of the table of losses
+
+
+def table(
+    rows: Sequence[Sequence[str]], head: Sequence[str] = (), number: int = -1, caption: str = ""
+) -> str:
+    """A table of text; the first column holds names, the column `number` numbers."""
+    kinds = {0: ' class="name"', number: ' class="number"'}
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    top = "".join(f"<th>{escape(name)}</th>" for name in head)
+    top = f"<thead><tr>{top}</tr></thead>" if head else ""
+    body = ""
+    for row in rows:
+        cells = (f"<td{kinds.get(i, '')}>{escape(cell)}</td>" for i, cell in enumerate(row))
+        body += f"<tr>{''.join(cells)}</tr>\n"
+    return f'<div class="table"><table>{title}{top}<tbody>{body}</tbody></table></div>\n'
+
+
+def losses(history: Sequence[RoundEvent]) -> Iterator[str]:
+    """Lost and rejected, one line for every reason; nothing where nothing was."""
+    groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for event in history:
+        for kind, found in (("lost", event.lost), ("rejected", event.rejected)):
+            for client, reason in found.items():
+                case = str(event.round + 1), client
+                groups.setdefault((kind, str(reason)), []).append(case)
+    skipped = [str(event.round + 1) for event in history if event.skipped]
+    if not groups and not skipped:
+        return
+    yield "<h2>Lost, rejected, skipped</h2>"
+    if skipped:
+        yield f'<p class="note">Skipped rounds: {escape(some(skipped))}.</p>'
+    if groups:
+        often = sorted(groups.items(), key=lambda item: -len(item[1]))[:_REASONS]
+        rows = [
+            (kind, reason, f"{len(cases):,}", *map(some, zip(*cases, strict=True)))
+            for (kind, reason), cases in often
+        ]
+        yield table(rows, ("what", "reason", "times", "rounds", "clients"), number=2)
+    if len(groups) > _REASONS:
+        rest = len(groups) - _REASONS
+        yield f'<p class="note">{rest:,} reasons that were rarer are left out.</p>'
+
+
+def settings(config: Mapping[str, Any]) -> Iterator[str]:
+    """A table for every table of the configuration, one before them for what is in none."""
+    loose = {key: value for key, value in config.items() if not isinstance(value, dict)}
+    tables = {key: value for key, value in config.items() if key not in loose}
+    for name, values in ({"": loose} | tables).items():
+        if rows := list(_flat(values)):
+            yield table(rows, caption=name)
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, default=str)
+            yield f"{above}{key}", text
+
+
+def digests(partition: str, history: Sequence[RoundEvent]) -> Iterator[str]:
+    """What two runs have alike if they are alike."""
+    last = history[-1]
+    yield "<h2>Digests</h2>"
+    rows = [
+        ("partition", partition),
+        (f"server's state after round {last.round + 1}", last.digest),
+        (f"clients' states after round {last.round + 1}", last.states),
+    ]
+    yield table(rows)
+    yield "<details><summary>Digests of every round</summary>"
+    every = [(str(event.round + 1), event.digest, event.states) for event in history]
+    yield table(every, ("round", "server's state", "clients' states"))
+    yield "</details>"

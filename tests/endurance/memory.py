@@ -1,0 +1,93 @@
+"""Watch the memory of every process of a run with many clients.
+
+    python tests/endurance/memory.py
+
+1,000 clients with 20 images of 8 x 8 each, 2 % of them a round, 50 rounds: resident memory must
+stay flat after round 5.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+import coterie
+from coterie.engine.record import Event, RoundEvent
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from kills import children
+
+SETTLED = 5  # rounds after which nothing may grow
+SLACK = 8 * 2**20  # what an allocator may take later than that
+
+
+def resident(pid: int) -> int:
+    """Resident bytes of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class Watch:
+    """A recorder that notes the memory of this process and its workers after every round."""
+
+    def __init__(self) -> None:
+        self.rounds: list[dict[int, int]] = []
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, RoundEvent):
+            pids = [os.getpid(), *children(os.getpid())]
+            self.rounds.append({pid: resident(pid) for pid in pids})
+
+    def growth(self) -> int:
+        """The most that any process grew after the settled round."""
+        first, last = self.rounds[SETTLED], self.rounds[-1]
+        return max(last[pid] - first[pid] for pid in first)
+
+
+def watch(folder: Path, clients: int, rounds: int, every: int) -> Watch:
+    """Run with many clients, and watch."""
+    generator = np.random.default_rng(0)
+    y = np.arange(clients * 20) % 10
+    x = generator.integers(0, 256, size=(len(y), 8, 8), dtype=np.uint8)
+    np.savez(
+        folder / "many.npz", x_train=x, y_train=y, x_test=x[: clients * 2], y_test=y[: clients * 2]
+    )
+    found = Watch()
+    coterie.run(
+        "digits/fedavg",
+        out=folder / "run",
+        recorders=[found],
+        run={"rounds": rounds},
+        data={"name": "arrays", "root": str(folder / "many.npz")},
+        partition={"kind": "iid", "clients": clients},
+        cohort={"fraction": 0.02},
+        local={"epochs": 1},
+        executor={"workers": 2},
+        evaluate={"every": every},
+    )
+    return found
+
+
+def main() -> None:
+    """Print what every process held after round 5 and at the end."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=50)
+    options = parser.parse_args()
+    with TemporaryDirectory() as name:
+        found = watch(Path(name), options.clients, options.rounds, every=1)
+    for pid, size in found.rounds[SETTLED].items():
+        who = "main" if pid == os.getpid() else "worker"
+        last = found.rounds[-1][pid]
+        print(
+            f"{who} {size / 2**20:.1f} MiB after round {SETTLED + 1}, {last / 2**20:.1f} at the end"
+        )
+    sys.exit(found.growth() > SLACK)
+
+
+if __name__ == "__main__":
+    main()
