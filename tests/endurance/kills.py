@@ -8,6 +8,7 @@ clock), the model and every personal model are those of a run that was left alon
 """
 
 import argparse
+import contextlib
 import os
 import random
 import signal
@@ -52,10 +53,8 @@ def children(pid: int) -> list[int]:
 
 def kill(pid: int) -> None:
     """SIGKILL, whether or not it is still there."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def gone(pids: list[int], seconds: float = 10.0) -> bool:

@@ -38,7 +38,7 @@ class Blob:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             for part in rows:
-                part = np.ascontiguousarray(part)
+                part = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
                 if dtype is None:
                     dtype, tail = part.dtype, part.shape[1:]
                 if part.dtype != dtype or part.shape[1:] != tail:
@@ -59,6 +59,8 @@ class Blob:
 
     def open(self) -> np.ndarray:
         """Map the array read-only."""
+        if self.nbytes == 0:  # the system maps no empty file
+            return np.empty(self.shape, np.dtype(self.dtype))
         return np.memmap(self.path, dtype=np.dtype(self.dtype), mode="r", shape=self.shape)
 
     def intact(self) -> bool:
@@ -122,7 +124,7 @@ class Bundle:
 
     def digest(self) -> str:
         """SHA-256 over sorted (group, name, dtype, shape, bytes), scalars and blobs."""
-        sha = hashlib.sha256()
+        sha = hashlib.sha256(json.dumps(sorted(self.tensors)).encode())
         for group, name, tensor in self._walk():
             sha.update(json.dumps([group, name, str(tensor.dtype), list(tensor.shape)]).encode())
             sha.update(raw_bytes(tensor))
@@ -140,6 +142,8 @@ class Bundle:
 def raw_bytes(tensor: Tensor) -> memoryview:
     """The bytes of a tensor in row-major order, for any dtype."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
+    if flat.stride() != (1,):  # one entry or none: contiguous with any stride
+        flat = flat.new_empty(flat.shape).copy_(flat)
     return flat.view(torch.uint8).numpy().data
 
 

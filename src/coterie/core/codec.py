@@ -4,9 +4,11 @@ No object is ever rebuilt from the bytes: tensors, numbers, strings and nothing 
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
@@ -15,6 +17,7 @@ from coterie.core.errors import CodecError
 
 _SEPARATOR = "\x1f"  # between group and tensor name; neither may hold it
 _LENGTH_BYTES = 8  # a safetensors file opens with the length of its header
+_SHA256 = re.compile("[0-9a-f]{64}")
 _HEADER_LIMIT = 64 * 2**20
 _MALFORMED = (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
 
@@ -50,17 +53,35 @@ def decode(data: bytes | bytearray | memoryview) -> Bundle:
     data = bytes(data)
     try:
         head = json.loads(_header(data)["__metadata__"]["bundle"])
-        tensors: dict[str, Tensors] = {group: {} for group in head["groups"]}
+        groups, scalars = head["groups"], head["scalars"]
+        if not (isinstance(groups, list) and all(isinstance(group, str) for group in groups)):
+            raise ValueError("the groups are no list of names")
+        if not isinstance(scalars, dict) or any(
+            not isinstance(value, int | float | str) for value in scalars.values()
+        ):
+            raise ValueError("the scalars are not numbers and texts by name")
+        tensors: dict[str, Tensors] = {group: {} for group in groups}
         for key, tensor in load(data).items():
             group, name = key.split(_SEPARATOR)
             tensors[group][name] = tensor
         blobs = {
-            name: Blob(Path(path), dtype, tuple(shape), sha256)
+            name: _blob(path, dtype, shape, sha256)
             for name, (path, dtype, shape, sha256) in head["blobs"].items()
         }
-        return Bundle(tensors, head["scalars"], blobs)
+        return Bundle(tensors, scalars, blobs)
     except _MALFORMED as error:
         raise CodecError(f"not a bundle: {type(error).__name__}: {error}") from error
+
+
+def _blob(path: Any, dtype: Any, shape: Any, sha256: Any) -> Blob:
+    """A blob whose parts are what they must be; its hash becomes a file name."""
+    if not (isinstance(path, str) and isinstance(dtype, str) and _SHA256.fullmatch(sha256)):
+        raise ValueError(f"no path, dtype and SHA-256: {path!r}, {dtype!r}, {sha256!r}")
+    if not (isinstance(shape, list) and all(type(side) is int and side >= 0 for side in shape)):
+        raise ValueError(f"no shape: {shape!r}")
+    if np.dtype(dtype).name != dtype or np.dtype(dtype).kind not in "biuf":
+        raise ValueError(f"no dtype of numbers: {dtype!r}")
+    return Blob(Path(path), dtype, tuple(shape), sha256)
 
 
 def _header(data: bytes) -> Any:

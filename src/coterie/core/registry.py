@@ -50,7 +50,7 @@ def _own(name: str, base: type[T], key: str) -> type[T]:
         )
     try:
         found = getattr(import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"{key} = {name!r} cannot be imported: {error}") from error
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(f"{key} = {name!r} is not a {base.__name__}")

@@ -78,10 +78,11 @@ class Failure:
     """Why there is no usable answer.
 
     `diverged` and `failed` come from the client's own work, `skipped` from a shard too small to
-    train on, `lost` from a worker or connection that died, `late` from a deadline.
+    train on, `lost` from a worker or connection that died, `late` from a deadline; `disk` ends the
+    run, because a client's state could not be read or saved.
     """
 
-    kind: Literal["diverged", "failed", "skipped", "lost", "late"]
+    kind: Literal["diverged", "failed", "skipped", "lost", "late", "disk"]
     reason: str
     trace: str = ""
 

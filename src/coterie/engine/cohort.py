@@ -29,7 +29,7 @@ def sample(
     """
     if stage.cohort == "none":
         return []
-    chosen = list(clients)
+    chosen = sorted(clients, key=lambda info: info.id)  # an executor lists them in any order
     size = max(1, int(len(chosen) * fraction + 1e-9))  # 100 * 0.29 is 28.999...
     if stage.cohort == "sample" and size < len(chosen):
         picks = seeds.generator(seed, "cohort", round).choice(len(chosen), size, replace=False)

@@ -40,11 +40,18 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
+def make_folder(path: Path) -> None:
+    """Have a folder, and its name on the disk."""
+    if not path.is_dir():
+        path.mkdir(parents=True, exist_ok=True)
+        sync_folder(path.parent)
+
+
 def replace_durably(path: Path, data: bytes) -> None:
     """Put a whole file in the place of the old one, or leave the old one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with disk_errors(path, len(data)):
+        make_folder(path.parent)
         try:
             write_durably(temporary, data)
             temporary.replace(path)

@@ -1,5 +1,6 @@
 """A run directory belongs to one process at a time."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -59,12 +60,12 @@ class RunLock:
 
 
 def next_attempt(folder: Path) -> int:
-    """Count this start of the run."""
+    """Count this start of the run; clients' states tell of earlier ones if the count is lost."""
     path = folder / _ATTEMPT
-    try:
-        number = int(json.loads(path.read_text())) + 1
-    except (OSError, ValueError):
-        number = 1
+    states = folder.glob("clients/*/*.*.safetensors")
+    number = 1 + max((int(state.name.split(".")[1]) for state in states), default=0)
+    with contextlib.suppress(OSError, ValueError, TypeError, OverflowError):
+        number = max(number, int(json.loads(path.read_text())) + 1)
     replace_durably(path, str(number).encode())
     return number
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from coterie.core import seeds
 from coterie.core.bundle import Bundle, ClientState, Tensors
-from coterie.core.errors import Diverged
+from coterie.core.errors import CheckpointError, Diverged
 from coterie.core.task import METHOD, ClientInfo, Failure, Reply, Task
 from coterie.data.batches import DataShard
 from coterie.data.datasets import open_cached
@@ -60,6 +60,8 @@ class Site:
                 return self._answer(task, shard, start)
         except Diverged as error:
             failure = Failure("diverged", str(error))
+        except CheckpointError as error:
+            failure = Failure("disk", str(error))
         except MemoryError as error:
             failure = Failure("lost", f"out of memory with {len(shard)} samples: {error}")
         except Exception as error:

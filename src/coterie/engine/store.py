@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from coterie.core import codec
 from coterie.core.bundle import Blob, Bundle, ServerState
 from coterie.core.errors import CheckpointError, CodecError
 from coterie.core.task import ClientId
-from coterie.engine.files import disk_errors, sync_folder, write_durably
+from coterie.engine.files import disk_errors, make_folder, sync_folder, write_durably
 from coterie.engine.states import StateStore
 
 _SERVER, _STATE, _MANIFEST = "server.safetensors", "state.json", "manifest.json"
@@ -72,7 +73,8 @@ class CheckpointStore:
         with disk_errors(final, sum(map(len, files.values()))):
             try:
                 shutil.rmtree(temporary, ignore_errors=True)
-                temporary.mkdir(parents=True)
+                make_folder(self.folder)
+                temporary.mkdir()
                 for name, data in files.items():
                     write_durably(temporary / name, data)
                 sync_folder(temporary)
@@ -87,15 +89,18 @@ class CheckpointStore:
         """Move a state's blobs from wherever they were spooled to where checkpoints find them."""
         if not server.blobs:
             return server
-        self.blobs.mkdir(exist_ok=True)
+        with disk_errors(self.blobs):
+            self.blobs.mkdir(exist_ok=True)
         homes: dict[str, Blob] = {}
         for name, blob in server.blobs.items():
             home = self.blobs / blob.sha256
             with disk_errors(home, blob.nbytes):
-                if not home.exists():
+                # what lies at home may have been damaged since: a new copy always takes its place
+                if blob.path != home and (blob.path.exists() or not home.exists()):
                     with blob.path.open("rb") as file:
                         os.fsync(file.fileno())
                     blob.path.replace(home)
+                    sync_folder(self.blobs)
             homes[name] = Blob(home, blob.dtype, blob.shape, blob.sha256)
         return Bundle(server.tensors, server.scalars, homes)
 
@@ -133,9 +138,10 @@ class CheckpointStore:
                     raise CheckpointError(f"{place / name} is not what its manifest says")
             server = codec.decode(data[_SERVER])
             position = Position.from_json(json.loads(data[_STATE]))
+            problem = next(self._problems(server, position), None)
         except (OSError, ValueError, KeyError, TypeError, CodecError) as error:
             raise CheckpointError(f"{place}: {type(error).__name__}: {error}") from error
-        for problem in self._problems(server, position):
+        if problem is not None:
             raise CheckpointError(f"{place}: {problem}")
         return server, position
 
@@ -155,11 +161,11 @@ class CheckpointStore:
         for old in rounds[: -self.keep]:
             shutil.rmtree(self._place(old), ignore_errors=True)
         if self.blobs.exists():
-            wanted = {
-                blob.sha256
-                for round in rounds[-self.keep :]
-                for blob in codec.decode((self._place(round) / _SERVER).read_bytes()).blobs.values()
-            }
+            wanted: set[str] = set()
+            for round in rounds[-self.keep :]:
+                with suppress(OSError, CodecError):  # a broken one has no use for its blobs
+                    server = codec.decode((self._place(round) / _SERVER).read_bytes())
+                    wanted.update(blob.sha256 for blob in server.blobs.values())
             for path in self.blobs.iterdir():
                 if path.name not in wanted:
                     path.unlink()

@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from coterie.core.bundle import Payload
+from coterie.core.errors import CheckpointError
 from coterie.core.task import ClientId, Reply, Round
 from coterie.engine.record import ClientEvent, NoteEvent, Recorder
 from coterie.kit.aggregate import Screen
@@ -63,6 +65,8 @@ class Tally:
         if reply.state:
             self.states[reply.client] = (self.round.index, reply.state)
         if reply.error is not None:
+            if reply.error.kind == "disk":
+                raise CheckpointError(reply.error.reason)
             words = f"{reply.error.kind}: {reply.error.reason}"
             away = reply.error.kind in ("lost", "late", "skipped")
             (self.lost if away else self.rejected)[client] = words
@@ -80,6 +84,9 @@ class Tally:
         self.valid.append(reply.client)
         self._examples += reply.examples
         for name, value in reply.metrics.items():
+            if not (isinstance(value, float) and math.isfinite(value)):
+                self.note(f"client {client} measured {name} = {value!r}, which is left out")
+                continue
             self._sums[name] = self._sums.get(name, 0.0) + reply.examples * value
         return True
 

@@ -253,10 +253,11 @@ class Processes:
         """One task until it is answered, or until its workers died too often."""
         start = time.monotonic()
         for deaths in range(_RETRIES + 1):
-            deadline = time.monotonic() + self._timeout if self._timeout > 0 else None
             try:
                 with self._gate.enter(alone=deaths > 0):
                     self._workers[slot].prepare()
+                    # the start of a worker is not the client's time
+                    deadline = time.monotonic() + self._timeout if self._timeout > 0 else None
                     return self._workers[slot].ask(task, self._broadcast(task.down), deadline)
             except wire.Late:
                 self._renew(slot)

@@ -12,7 +12,6 @@ from typing import Any
 
 from coterie.core import codec
 from coterie.core.bundle import Bundle
-from coterie.core.errors import CoterieError
 from coterie.core.exact import exact_arithmetic
 from coterie.data.partition import Partition
 from coterie.engine.parts import Spec
@@ -41,8 +40,8 @@ def serve(source: int, sink: int) -> None:
     threading.Thread(target=_listen, args=(source, inbox), daemon=True).start()
     try:
         site = _site(*inbox.get())
-    except (CoterieError, ImportError, OSError) as error:
-        wire.send(sink, {"kind": "failed", "reason": str(error)})
+    except Exception as error:
+        wire.send(sink, {"kind": "failed", "reason": f"{type(error).__name__}: {error}"})
         return
     wire.send(sink, {"kind": "ready"})
     down = Bundle()

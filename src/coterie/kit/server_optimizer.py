@@ -42,8 +42,8 @@ class ServerOptimizer:
         old = server[group]
         if self.optimizer == "none" and self.lr == 1.0:
             return server.replace(**{group: averaged})
-        first = server.get(FIRST)
-        second = server.get(SECOND)
+        moments = f"{FIRST}/{group}", f"{SECOND}/{group}"
+        first, second = (server.get(moment) for moment in moments)
         new: Tensors = {}
         for name, average in averaged.items():
             if name not in parameters or not average.is_floating_point():
@@ -52,12 +52,8 @@ class ServerOptimizer:
             gap = old[name].to(torch.float64) - average.to(torch.float64)
             move = self._move(name, gap, first, second, average.dtype)
             new[name] = (old[name].to(torch.float64) - self.lr * move).to(average.dtype)
-        groups = {group: new}
-        if first:
-            groups[FIRST] = first
-        if second:
-            groups[SECOND] = second
-        return server.replace(**groups)
+        found = zip(moments, (first, second), strict=True)
+        return server.replace(**{group: new}, **{place: held for place, held in found if held})
 
     def _move(
         self, name: str, gap: Tensor, first: Tensors, second: Tensors, dtype: torch.dtype
