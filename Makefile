@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test check format bench clean
+.PHONY: help install demo test check format bench endurance clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -39,6 +39,10 @@ format: install ## rewrite the files in the house format
 
 bench: install ## ratios measured in one run against a bare PyTorch loop
 	$(BIN)/python benchmarks/speed/round.py
+
+endurance: install ## kill 20 runs at random moments and resume them; watch memory with 1,000 clients
+	$(BIN)/python tests/endurance/kills.py --trials 20
+	$(BIN)/python tests/endurance/memory.py
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

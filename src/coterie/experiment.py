@@ -23,6 +23,7 @@ from coterie.engine.loop import Plan
 from coterie.engine.measure import Evaluation
 from coterie.engine.parts import Parts, Spec
 from coterie.engine.site import Site
+from coterie.engine.tensorboard import check_installed
 from coterie.executors.processes import Processes
 from coterie.executors.serial import Serial
 
@@ -63,6 +64,8 @@ class Experiment:
 
 def prepare(config: Config, folder: Path, given: Given | None = None) -> Experiment:
     """Load the data, divide it, build the networks once."""
+    if config.record.tensorboard:
+        check_installed()
     device = _device("run.device", config.run.device)
     for other in config.executor.devices:
         _device("executor.devices", other)

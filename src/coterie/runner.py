@@ -19,9 +19,10 @@ from coterie.core.errors import CheckpointError, ConfigError, DataError, Interru
 from coterie.core.task import METHOD
 from coterie.engine import rundir
 from coterie.engine.files import replace_durably
-from coterie.engine.loop import Loop, Standing
+from coterie.engine.loop import Loop, Plan, Standing
 from coterie.engine.parts import Parts
 from coterie.engine.record import NoteEvent, Recorder, RoundEvent
+from coterie.engine.tensorboard import TensorBoard
 from coterie.experiment import Experiment, Given, given_data, make_executor, make_plan, prepare
 from coterie.nets.heads import Network
 from coterie.report.page import write_report
@@ -139,14 +140,17 @@ def _drive(
 ) -> Result:
     rundir.clean(folder)
     _begin(experiment, folder)
+    if experiment.config.record.tensorboard:
+        recorders = [*recorders, TensorBoard(folder)]
+    plan = make_plan(experiment, folder)
+    standing = _standing(plan, allow_inexact, recorders)
+    if standing and standing.position.finished and (folder / REPORT).is_file():
+        return Result(folder, standing.history, experiment)
     executor = make_executor(experiment)
     try:
-        plan = make_plan(experiment, folder)
         loop = Loop(plan, experiment.parts, executor, rundir.next_attempt(folder), recorders)
-        standing = _standing(loop, allow_inexact, recorders)
-        if not (standing.position.finished and (folder / REPORT).is_file()):
-            standing = loop.run(standing)
-            _finish(experiment, folder, loop, standing)
+        standing = loop.run(standing or loop.start())
+        _finish(experiment, folder, loop, standing)
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; go on with: coterie run --out {folder} --resume") from None
     finally:
@@ -173,25 +177,27 @@ def _begin(experiment: Experiment, folder: Path) -> None:
         raise DataError(f"the data of {folder} are not the ones it was started with")
 
 
-def _standing(loop: Loop, allow_inexact: bool, recorders: Sequence[Recorder]) -> Standing:
-    found = loop.store.newest()
+def _standing(plan: Plan, allow_inexact: bool, recorders: Sequence[Recorder]) -> Standing | None:
+    """Where an earlier attempt left the run; what it did not commit is forgotten."""
+    store, metrics = plan.checkpoints(), plan.metrics()
+    found = store.newest()
     if found is None:
-        loop.metrics.truncate(0)
-        return loop.start()
+        metrics.truncate(0)
+        return None
     server, position, complaints = found
     for complaint in complaints:
         for record in recorders:
             record(NoteEvent(f"a checkpoint is broken, the one before is used: {complaint}"))
-    for name, value in loop.plan.environment.items():
+    for name, value in plan.environment.items():
         before = position.environment.get(name)
         if before != value and not allow_inexact:
             raise ConfigError(
                 f"the run was made with {name} {before}, this is {name} {value}: the bits would "
                 "differ; --allow-inexact goes on all the same"
             )
-    loop.store.discard_after(position.round)
-    loop.metrics.truncate(position.metrics_bytes)
-    return Standing(server, position, tuple(loop.metrics.read()))
+    store.discard_after(position.round)
+    metrics.truncate(position.metrics_bytes)
+    return Standing(server, position, tuple(metrics.read()))
 
 
 def _finish(experiment: Experiment, folder: Path, loop: Loop, standing: Standing) -> None:

@@ -27,6 +27,7 @@ app.command("list")(listing.show)
 app.command("doctor")(doctor.doctor)
 
 _BROKEN_PIPE = 141
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @app.callback(invoke_without_command=True)
@@ -39,14 +40,15 @@ def _options(
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    signal.signal(number, signal.SIG_IGN)  # ending is under way; the next one must not disturb it
+    for one in _SIGNALS:  # ending is under way; the next signal must not disturb it
+        signal.signal(one, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a command and exit with its code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _SIGNALS:
         signal.signal(number, _stop)
     try:
         result = app(arguments, standalone_mode=False)

@@ -51,6 +51,14 @@ class Plan:
     folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    def checkpoints(self) -> CheckpointStore:
+        """Where finished rounds are kept."""
+        return CheckpointStore(self.folder, self.checkpoint.keep)
+
+    def metrics(self) -> MetricsFile:
+        """Where rounds are recorded."""
+        return MetricsFile(self.folder / "metrics.jsonl")
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -86,8 +94,7 @@ class Loop:
         self.plan, self.parts, self.executor, self.recorders = plan, parts, executor, recorders
         self.method, self.seed = parts.method, parts.spec.seed
         self.clients = {info.id: info for info in executor.clients()}
-        self.metrics = MetricsFile(plan.folder / "metrics.jsonl")
-        self.store = CheckpointStore(plan.folder, plan.checkpoint.keep)
+        self.metrics, self.store = plan.metrics(), plan.checkpoints()
         self._attempt = Attempt(attempt)
         self._committed = -1
 
