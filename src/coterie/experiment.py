@@ -1,6 +1,5 @@
 """A configuration with its data, its partition and its parts: all that can be wrong shows here."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +117,7 @@ def make_executor(experiment: Experiment) -> Executor:
     if settings.kind == "serial":
         return Serial(site)
     clients = site.clients()
-    workers = settings.workers or len(os.sched_getaffinity(0))
+    workers = settings.workers or exact.cores()
     return Processes(
         experiment.spec,
         experiment.partition,
@@ -143,6 +142,8 @@ def given_data(
     counts = [0, 0]
     for index, (name, (x, y)) in enumerate(sites.items()):
         x, y = np.asarray(x), np.asarray(y)
+        if not name or Path(name).name != name:  # its personal model becomes a file of that name
+            raise DataError(f"the site {name!r} needs a name that can be a file's")
         if len(x) != len(y):
             raise DataError(f"site {name!r} has {len(x)} samples and {len(y)} labels")
         order = seeds.generator(seed, "hold-out", client=index).permutation(len(x))

@@ -167,7 +167,8 @@ def _begin(experiment: Experiment, folder: Path) -> None:
         replace_durably(config, experiment.config.to_toml().encode())
         return
     before = configuration.resolve(configuration.read(config), name="the saved run")
-    if difference := before.difference(experiment.config):
+    if before.hash() != experiment.config.hash():
+        difference = before.difference(experiment.config)
         raise ConfigError(f"{folder} was started with another configuration: {difference}")
     try:
         told = json.loads((folder / PARTITION).read_text())["digest"]
@@ -208,7 +209,8 @@ def _finish(experiment: Experiment, folder: Path, loop: Loop, standing: Standing
     }
     replace_durably(folder / MODEL, save(weights, metadata={"format": "pt"}))
     if experiment.parts.method.has_personal():
-        loop.write_personal(standing.server)
+        loop.write_personal(standing)
+    rundir.clean(folder)
     write_report(folder)
 
 

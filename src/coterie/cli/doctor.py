@@ -21,6 +21,7 @@ def doctor() -> None:
     import torch
 
     import coterie
+    from coterie.core.exact import cores
     from coterie.data.datasets import default_cache
 
     _line("coterie", f"{coterie.__version__}, {Path(coterie.__file__).parent}")
@@ -29,8 +30,7 @@ def doctor() -> None:
     devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     _line("devices", ", ".join(["cpu", *devices]))
     capability = torch.backends.cpu.get_cpu_capability()
-    cores = len(os.sched_getaffinity(0))
-    _line("processor", f"{platform.machine()}, vectors {capability}, {cores} cores")
+    _line("processor", f"{platform.machine()}, vectors {capability}, {cores()} cores")
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     _line("memory", f"{pages / 2**30:.1f} GiB")
     cache = default_cache()

@@ -1,5 +1,6 @@
 """Live progress on a terminal, plain lines elsewhere."""
 
+import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from coterie.report.page import write_report
 
 _MEGABYTE = 1e6
 _WATCH_SECONDS = 5.0
+_ROOM_FOR_BAR = 100  # columns
 
 
 def megabytes(count: float) -> str:
@@ -36,11 +38,12 @@ class Display:
     def __init__(self, console: Console, opening: Sequence[str] = (), debug: bool = False) -> None:
         self._console, self._opening, self._debug = console, opening, debug
         self._live = console.is_terminal
-        self._sent, self._seconds, self._done, self._total = 0, 0.0, 0, 0
+        self._sent, self._seconds, self._total = 0, list[float](), 0
+        bar = [BarColumn(bar_width=16)] if console.width >= _ROOM_FOR_BAR else []
         self._progress = Progress(
             TextColumn("round"),
             MofNCompleteColumn(),
-            BarColumn(bar_width=24),
+            *bar,
             TextColumn("{task.fields[clients]}  {task.fields[words]}"),
             console=console,
             transient=True,
@@ -66,7 +69,7 @@ class Display:
         if isinstance(event, ClientEvent):
             self._total = event.total
             if self._live:
-                words = f"{event.activity} {event.done}/{event.cohort} clients"
+                words = f"{event.done}/{event.cohort} clients"
                 self._progress.update(self._bar, total=event.total, clients=words)
         elif isinstance(event, StartEvent):
             self._start(event)
@@ -86,16 +89,17 @@ class Display:
 
     def _round(self, event: RoundEvent) -> None:
         self._sent += event.bytes_up + event.bytes_down
-        self._seconds += event.seconds
-        self._done += 1
+        self._seconds.append(event.seconds)
         total = max(self._total, event.round + 1)
-        left = self._seconds / self._done * (total - event.round - 1)
+        # the first round here waited for the workers to start
+        usual = statistics.mean(self._seconds[1:] or self._seconds)
+        left = usual * (total - event.round - 1)
         parts = [
-            f"{label} {event.metrics[key]:.4f}"
+            f"{label} {event.metrics[key]:.3f}"
             for label, key in (("loss", "train_loss"), ("accuracy", "accuracy"))
             if key in event.metrics
         ]
-        parts += [f"{megabytes(self._sent)} sent", f"{clock(left)} left"]
+        parts += [megabytes(self._sent), f"{clock(left)} left"]
         words = "  ".join(parts)
         if self._live:
             self._progress.update(self._bar, completed=event.round + 1, total=total, words=words)

@@ -35,6 +35,13 @@ def exact_arithmetic() -> Iterator[None]:
         torch.backends.cudnn.benchmark = benchmark
 
 
+def cores() -> int:
+    """How many processor cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def environment(device: str) -> dict[str, str]:
     """What a resumed run must find again to give the same bits."""
     return {

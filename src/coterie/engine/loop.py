@@ -124,11 +124,11 @@ class Loop:
             server = self.store.adopt(self.method.init(self.parts.nets(METHOD)))
         return Standing(server, Position(environment=self.plan.environment), ())
 
-    def write_personal(self, server: ServerState) -> None:
-        """Let every client leave its own model in a file of its site."""
+    def write_personal(self, standing: Standing) -> None:
+        """Let every client leave its own model, as of the last round, in a file of its site."""
         stages = self.method.stages(self.plan.rounds)
-        _, round = rounds_of(stages, len(self.clients), self.seed)[-1]
-        down = evaluation_payload(self.parts, server, round)
+        _, round = rounds_of(stages, len(self.clients), self.seed)[standing.position.round]
+        down = evaluation_payload(self.parts, standing.server, round)
         tasks = (
             Task("personal", client, round, down, attempt=self._attempt) for client in self.clients
         )

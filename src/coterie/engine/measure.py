@@ -1,5 +1,6 @@
 """When and how a model is evaluated during a run."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -71,6 +72,11 @@ class Evaluation:
         self._on_clients(parts, executor, round, server, attempt, recorders, result)
         for name, program in parts.programs.items():
             self._federated(name, program, parts, executor, round, server, attempt, result)
+        for name, value in list(result.metrics.items()):
+            if not math.isfinite(value):
+                del result.metrics[name]
+                for record in recorders:
+                    record(NoteEvent(f"round {round.index + 1}: {name} is {value}, left out"))
         return result
 
     def _on_server(self, parts: Parts, round: Round, server: ServerState) -> Mapping[str, float]:
