@@ -116,14 +116,23 @@ def shipped() -> tuple[str, ...]:
 
 def load(source: str | Path | None = None, overrides: Tables | None = None) -> Config:
     """A configuration by path or shipped name, with overrides laid over it."""
-    name = str(source or DEFAULT)
-    path = Path(name)
-    if not path.is_file():
-        path = CONFIGS / f"{name}.toml"
-        if not path.is_file():
-            hint = registry.nearest(name, shipped()) or f"; shipped: {', '.join(shipped())}"
-            raise ConfigError(f"there is no configuration {name!r}{hint}")
+    path = _locate(str(source or DEFAULT))
     return resolve(read(path), overrides, _label(path))
+
+
+def tables_of(source: str) -> Tables:
+    """The tables of a configuration as they are written."""
+    return read(_locate(source))
+
+
+def _locate(name: str) -> Path:
+    if Path(name).is_file():
+        return Path(name)
+    path = CONFIGS / f"{name}.toml"
+    if not path.is_file():
+        hint = registry.nearest(name, shipped()) or "; coterie list configs shows them"
+        raise ConfigError(f"there is no configuration {name!r}{hint}")
+    return path
 
 
 def read(path: Path) -> Tables:
@@ -254,6 +263,7 @@ def _check_together(config: Config) -> None:
             f"method.name = {method!r} works with objective.name = {' or '.join(allowed)}, "
             f"not with {objective!r}"
         )
+    config.method.check(config.local)
     _one_of("net.backbone", config.net.backbone, registry.names("nets/backbones"))
     _one_of("data.augment", config.data.augment, tuple(AUGMENTS))
     if config.data.name != GIVEN:

@@ -96,9 +96,8 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
     config, dataset = experiment.config, experiment.dataset
     # in a drawn order: where BatchNorm uses batch statistics, sorted classes would mislead it
     order = seeds.generator(0, "test-order").permutation(len(dataset.y_test))
-    everything = DataShard(
-        dataset, np.arange(len(dataset.y_train)), order, device=experiment.spec.device
-    )
+    train = np.sort(np.concatenate(list(experiment.partition.train.values())))
+    everything = DataShard(dataset, train, order, device=experiment.spec.device)
     return Plan(
         rounds=config.run.rounds,
         cohort=config.cohort,

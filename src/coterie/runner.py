@@ -50,6 +50,8 @@ class Result:
 
     def model(self) -> Network:
         """The trained network, in eval mode."""
+        if not (self.folder / MODEL).is_file():
+            raise ConfigError(f"the method of {self.folder} has no global model, see personal/")
         net = Parts(self.experiment.spec).nets(METHOD)["model"]
         net.load_state_dict(load_file(self.folder / MODEL), strict=False)
         return net.eval()
@@ -203,11 +205,10 @@ def _standing(plan: Plan, allow_inexact: bool, recorders: Sequence[Recorder]) ->
 
 def _finish(experiment: Experiment, folder: Path, loop: Loop, standing: Standing) -> None:
     """Leave what users take away; the report comes last and marks the end."""
-    weights = {
-        name: tensor.clone().contiguous()
-        for name, tensor in experiment.parts.method.model(standing.server).items()
-    }
-    replace_durably(folder / MODEL, save(weights, metadata={"format": "pt"}))
+    weights = experiment.parts.method.model(standing.server)
+    if weights is not None:
+        whole = {name: tensor.clone().contiguous() for name, tensor in weights.items()}
+        replace_durably(folder / MODEL, save(whole, metadata={"format": "pt"}))
     if experiment.parts.method.has_personal():
         loop.write_personal(standing)
     rundir.clean(folder)

@@ -16,7 +16,10 @@ class Case:
 
 
 _OBJECTIVE: dict[str, str] = {}  # of a shipped method that does not take "supervised"
-_ZERO: dict[str, dict[str, Any]] = {"fedavg": {}}  # of shipped methods, by name
+_ZERO: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "fedprox": {"mu": 0.0},
+}  # of shipped methods, by name
 
 
 def _shipped() -> list[Case]:

@@ -8,7 +8,7 @@ from torch import nn
 from coterie.core.bundle import Bundle
 from coterie.core.errors import ConfigError
 from coterie.kit.pool import Nets
-from coterie.nets.build import make_backbone
+from coterie.nets.build import NetSettings, make_backbone
 from coterie.nets.heads import PREFIXES, Network, moon_projector
 from coterie.nets.norm import NormKind
 from coterie.objectives.supervised import Supervised
@@ -22,7 +22,9 @@ def count(module: nn.Module) -> int:
 
 
 def moon_network(classes: int = 10) -> Network:
-    return Supervised().build(make_backbone("simple-cnn", (3, 32, 32), "bn"), classes, 256)
+    return Supervised().build(
+        make_backbone(NetSettings("simple-cnn", norm="bn"), (3, 32, 32)), classes, 256
+    )
 
 
 def test_the_published_numbers_of_parameters() -> None:
@@ -54,7 +56,7 @@ def test_the_published_layers() -> None:
 def test_simple_cnn_has_no_normalisation_whatever_the_setting() -> None:
     kinds: list[NormKind] = ["bn", "none"]
     for kind in kinds:
-        backbone = make_backbone("simple-cnn", (1, 28, 28), kind)
+        backbone = make_backbone(NetSettings("simple-cnn", norm=kind), (1, 28, 28))
         assert not list(backbone.buffers())
 
 
@@ -79,7 +81,7 @@ def numpy_forward(x: np.ndarray, weights: dict[str, np.ndarray]) -> np.ndarray:
 def test_simple_cnn_against_loops() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        backbone = make_backbone("simple-cnn", (3, 32, 32), "bn").double().eval()
+        backbone = make_backbone(NetSettings("simple-cnn", norm="bn"), (3, 32, 32)).double().eval()
         x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     weights = {name: t.numpy() for name, t in backbone.state_dict().items()}
     with torch.no_grad():
@@ -91,7 +93,7 @@ def test_simple_cnn_against_loops() -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_simple_cnn_takes_every_size(size: tuple[int, int], channels: int) -> None:
-    backbone = make_backbone("simple-cnn", (channels, *size), "bn")
+    backbone = make_backbone(NetSettings("simple-cnn", norm="bn"), (channels, *size))
     h = backbone(torch.zeros(2, channels, *size))
     assert h.shape == (2, backbone.width) == (2, 84)
 
@@ -99,13 +101,13 @@ def test_simple_cnn_takes_every_size(size: tuple[int, int], channels: int) -> No
 @pytest.mark.parametrize("shape", [(1, 3, 8), (1, 8, 3), (64,), (8, 8), (1, 2, 8, 8)])
 def test_simple_cnn_refuses_what_is_no_image(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match=r"at least 4 x 4 pixels.*try net\.backbone = 'mlp'"):
-        make_backbone("simple-cnn", shape, "bn")
+        make_backbone(NetSettings("simple-cnn", norm="bn"), shape)
 
 
 @pytest.mark.parametrize("shape", [(64,), (1, 8, 8), (3, 2, 2), (1,)])
 @pytest.mark.parametrize("norm", ["bn", "none"])
 def test_mlp(shape: tuple[int, ...], norm: NormKind) -> None:
-    backbone = make_backbone("mlp", shape, norm)
+    backbone = make_backbone(NetSettings("mlp", norm=norm), shape)
     entries = int(np.prod(shape))
     layers = 200 * entries + 200 + 200 * 200 + 200
     assert count(backbone) == layers + (2 * 400 if norm == "bn" else 0)
@@ -124,7 +126,9 @@ def test_the_classifier_sits_on_z() -> None:
 
 
 def test_without_a_projector_z_is_h() -> None:
-    net = Supervised().build(make_backbone("mlp", (4,), "none"), classes=3, projection=0)
+    net = Supervised().build(
+        make_backbone(NetSettings("mlp", norm="none"), (4,)), classes=3, projection=0
+    )
     outputs = net(torch.ones(2, 4))
     assert outputs.z is outputs.h
     assert net.classifier.in_features == 200
@@ -141,3 +145,41 @@ def test_heads_are_found_by_their_prefixes() -> None:
     assert {name.split(".")[0] for name in net.state_dict()} == set(PREFIXES)
     outputs = net(torch.ones(2, 2))
     assert torch.equal(outputs.p, net.predictor(outputs.z))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "statistics", "width"),
+    [
+        ("resnet18", 11_168_832, 9_600, 512),
+        ("resnet50", 23_500_352, 53_120, 2_048),
+        ("resnet8", 77_392, 672, 64),
+    ],
+)
+def test_residual_networks_have_the_published_sizes(
+    name: str, parameters: int, statistics: int, width: int
+) -> None:
+    backbone = make_backbone(NetSettings(name), (3, 32, 32))
+    assert sum(p.numel() for p in backbone.parameters()) == parameters
+    floats = [t for t in backbone.buffers() if t.is_floating_point()]
+    assert sum(t.numel() for t in floats) == statistics
+    assert backbone.eval()(torch.zeros(1, 3, 32, 32)).shape == (1, width) == (1, backbone.width)
+
+
+def test_resnet50_with_the_heads_of_moon_has_28_246_948_parameters() -> None:
+    net = Supervised().build(make_backbone(NetSettings("resnet50"), (3, 32, 32)), 100, 256)
+    assert sum(p.numel() for p in net.parameters()) == 28_246_948
+
+
+@pytest.mark.parametrize("norm", ["bn", "gn", "none"])
+@pytest.mark.parametrize("stem", ["cifar", "imagenet"])
+def test_residual_networks_take_every_norm_and_stem(norm: str, stem: str) -> None:
+    size = 32 if stem == "imagenet" else 8
+    backbone = make_backbone(NetSettings("resnet8", norm=norm, stem=stem), (1, size, size))
+    assert backbone(torch.rand(2, 1, size, size)).isfinite().all()
+    kinds = {type(m).__name__ for m in backbone.modules() if "Norm" in type(m).__name__}
+    assert kinds == {"bn": {"BatchNorm2d"}, "gn": {"GroupNorm"}, "none": set()}[norm]
+
+
+def test_images_too_small_for_a_stem_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"resnet8.*imagenet.*32 x 32"):
+        make_backbone(NetSettings("resnet8", stem="imagenet"), (3, 16, 16))

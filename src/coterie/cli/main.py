@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import coterie
-from coterie.cli import doctor, listing, run
+from coterie.cli import compare, doctor, listing, run
 from coterie.core.errors import CoterieError
 
 app = typer.Typer(
@@ -23,6 +23,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run.run)
+app.command("compare")(compare.compare)
+app.command("sweep")(compare.sweep)
 app.command("list")(listing.show)
 app.command("doctor")(doctor.doctor)
 
@@ -68,7 +70,7 @@ def _explain(error: Exception) -> int:
     if isinstance(error, CoterieError):
         return _say(str(error), error.exit_code)
     if hasattr(error, "format_message"):  # the command line itself could not be read
-        text = error.format_message() or "a command is missing: run, list, doctor"
+        text = error.format_message() or "a command is missing"
         return _say(f"{text} (coterie --help)", 2)
     return _say(f"{type(error).__name__}: {error} (this is a bug; --debug shows where)", 4)
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from coterie.data.augment import AUGMENTS, Augment, Normalise, Table, Unchanged
 from coterie.data.datasets import Dataset
+from coterie.data.skew import Shift
 from coterie.kit.objective import Batch
 from coterie.kit.optimizers import Local
 
@@ -44,10 +45,12 @@ class DataShard:
         *,
         augment: str = "none",
         device: torch.device | str = "cpu",
+        shift: Shift | None = None,
     ) -> None:
         self.classes = dataset.classes
         self._dataset, self._rows = dataset, {False: train, True: test}
         self._augment, self._device = augment, torch.device(device)
+        self._shift = shift or Shift()
         self._normalise = Normalise(dataset.mean, dataset.std)
         self._images: dict[bool, Tensor] = {}
         self._ready: dict[bool, Tensor] = {}
@@ -106,12 +109,15 @@ class DataShard:
 
     def _labels(self, test: bool) -> Tensor:
         source = self._dataset.y_test if test else self._dataset.y_train
-        return torch.from_numpy(source[self._rows[test]]).to(self._device)
+        labels = self._shift.labels(source[self._rows[test]])
+        return torch.from_numpy(labels).to(self._device)
 
     def _stored(self, test: bool) -> Tensor:
         if test not in self._images:
             source = self._dataset.x_test if test else self._dataset.x_train
-            self._images[test] = torch.from_numpy(source[self._rows[test]]).to(self._device)
+            rows = self._rows[test]
+            images = self._shift.images(source[rows], rows, test)
+            self._images[test] = torch.from_numpy(images).to(self._device)
         return self._images[test]
 
     def _plain(self, rows: Tensor, test: bool) -> Tensor:

@@ -3,7 +3,7 @@
 Every message is one line that names the array, the row, the value and the remedy.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from coterie.core import registry
 from coterie.core.errors import ConfigError, DataError
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+GROUP_ARRAYS = ("group_train", "group_test")
 CHANNELS = (1, 3, 4)
 
 _PIXEL_MAX = 255
@@ -38,7 +39,7 @@ def check(
     """
     try:
         for part in ("train", "test"):
-            _check_axes(part, arrays[f"x_{part}"], arrays[f"y_{part}"])
+            check_part(f"_{part}", arrays[f"x_{part}"], arrays[f"y_{part}"])
         classes = _check_labels(arrays["y_train"], arrays["y_test"], classes)
         x_train, x_test = (_features(name, arrays[name]) for name in ("x_train", "x_test"))
         _check_alike(x_train, x_test)
@@ -49,42 +50,79 @@ def check(
     return dict(zip(ARRAYS, (x_train, y_train, x_test, y_test), strict=True)), classes
 
 
-def _check_axes(part: str, x: np.ndarray, y: np.ndarray) -> None:
-    """Samples and labels of one part have the axes they should, are as many, and are not none."""
+def check_resize(name: str, resize: int, images: bool) -> None:
+    """Refuse a `data.resize` that means nothing."""
+    if resize < 0:
+        raise ConfigError(f"data.resize={resize} is no size; give pixels, or 0 for no resizing")
+    if resize and not images:
+        raise ConfigError(
+            f"data.resize={resize} is for image files, and the data set {name!r} is not made of "
+            "them; leave data.resize out"
+        )
+
+
+def check_groups(
+    origin: str,
+    arrays: Mapping[str, np.ndarray],
+    whose: tuple[np.ndarray, np.ndarray],
+    names: Sequence[str],
+) -> dict[str, np.ndarray]:
+    """The groups of training and test samples as int64, each one a number into `names`."""
+    checked = {}
+    for name, part, groups in zip(GROUP_ARRAYS, ("train", "test"), whose, strict=True):
+        values, samples = np.asarray(groups), len(arrays[f"y_{part}"])
+        ungrouped = part == "test" and values.size == 0
+        if values.shape != (samples,) and not ungrouped:
+            raise DataError(
+                f"{origin}: {name} has shape {values.shape}, and there are {samples} {part} "
+                "samples; give every sample one group"
+            )
+        outside = np.flatnonzero((values < 0) | (values >= len(names)))
+        if outside.size:
+            row = outside[0]
+            raise DataError(
+                f"{origin}: {name}[{row}] is {values[row]}, and there are {len(names)} names of "
+                "groups; number the groups from 0 and name all of them"
+            )
+        checked[name] = values.reshape(-1).astype(np.int64)
+    return checked
+
+
+def check_part(part: str, x: np.ndarray, y: np.ndarray) -> None:
+    """Samples and labels of one part: axes, as many of one as of the other, not none, integers."""
     if x.ndim not in (_VECTOR_AXES, _IMAGE_AXES):
         raise DataError(
-            f"x_{part} has shape {x.shape}; reshape it to (N, channels, height, width) for images "
+            f"x{part} has shape {x.shape}; reshape it to (N, channels, height, width) for images "
             "or (N, features) for vectors"
         )
     if y.ndim != 1:
         remedy = "use .ravel()" if y.size == len(x) else "use .argmax(axis=1) on one-hot labels"
-        raise DataError(f"y_{part} has shape {y.shape} instead of (N,); {remedy}")
+        raise DataError(f"y{part} has shape {y.shape} instead of (N,); {remedy}")
     if len(x) != len(y):
         raise DataError(
-            f"x_{part} has {len(x)} rows and y_{part} has {len(y)}; give every sample one label"
+            f"x{part} has {len(x)} rows and y{part} has {len(y)}; give every sample one label"
         )
     if x.size == 0:
-        raise DataError(f"x_{part} is empty (shape {x.shape}); give at least one {part} sample")
+        raise DataError(f"x{part} is empty (shape {x.shape}); give at least one sample")
+    if y.dtype.kind not in "iu":
+        raise DataError(
+            f"y{part}[0] is {y[0]!r}: labels must be integers, not {y.dtype}; "
+            f"number the classes from 0 and cast with y{part}.astype('int64')"
+        )
+    row = int(y.argmin())
+    if y[row] < 0:
+        raise DataError(
+            f"y{part}[{row}] is {y[row]}, a negative label; "
+            "number the classes from 0 and drop samples without a class"
+        )
 
 
 def _check_labels(train: np.ndarray, test: np.ndarray, classes: int) -> int:
-    """Labels are integers 0..K-1, those of the test set among them; return K."""
-    for name, labels in (("y_train", train), ("y_test", test)):
-        if labels.dtype.kind not in "iu":
-            raise DataError(
-                f"{name}[0] is {labels[0]!r}: labels must be integers, not {labels.dtype}; "
-                f"number the classes from 0 and cast with {name}.astype('int64')"
-            )
-        row = int(labels.argmin())
-        if labels[row] < 0:
-            raise DataError(
-                f"{name}[{row}] is {labels[row]}, a negative label; "
-                "number the classes from 0 and drop samples without a class"
-            )
+    """Labels are 0..K-1, those of the test set among them; return K."""
     top, distinct = int(train.max()), len(np.unique(train))
     if distinct <= 1:
         raise DataError(f"y_train holds the one class {top}; give samples of two classes or more")
-    if min(int(train.min()), int(test.min())) == 1 and top == distinct:
+    if not classes and min(int(train.min()), int(test.min())) == 1 and top == distinct:
         raise DataError(
             f"y_train and y_test count from 1 (labels 1..{top}); subtract 1, so that they are "
             f"0..{top - 1}"
@@ -101,9 +139,11 @@ def _check_labels(train: np.ndarray, test: np.ndarray, classes: int) -> int:
             "number the classes 0, 1, 2, ... without gaps"
         )
     row = int(test.argmax())
-    if test[row] > top:
+    # Where the classes are named, a client's classes or a long tail may leave one to the test set.
+    last = classes - 1 if classes else top
+    if test[row] > last:
         raise DataError(
-            f"y_test[{row}] is {test[row]}, but the training labels end at {top}; "
+            f"y_test[{row}] is {test[row]}, but the training labels end at {last}; "
             "give training samples of that class or drop it from the test set"
         )
     return classes or top + 1
@@ -126,6 +166,8 @@ def _features(name: str, x: np.ndarray) -> np.ndarray:
         )
     if x.ndim == _VECTOR_AXES:
         return x.astype(np.float32)
+    if x.dtype == np.uint8:
+        return x
     for index in (int(x.argmin()), int(x.argmax())):
         value = x.reshape(-1)[index]
         if not 0 <= value <= _PIXEL_MAX:

@@ -8,14 +8,16 @@ import contextlib
 import errno
 import hashlib
 import json
+import mmap
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,18 @@ _SHORT = 16
 _RACES = 5
 _META = "meta.json"
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """Whose every sample is: numbers into `names`; an empty `test` says test samples are nobody's.
+
+    A natural partition (writers, photographers, hospitals) deals by them.
+    """
+
+    train: np.ndarray
+    test: np.ndarray
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +60,7 @@ class Raw:
     classes: int = 0
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    groups: Groups | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +80,7 @@ class Dataset:
     classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    groups: Groups | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -85,23 +101,29 @@ def default_cache() -> Path:
     return (Path(shared) if shared else Path.home() / ".cache") / "coterie"
 
 
-def load(name: str, root: str = "", cache: Path | None = None) -> Dataset:
+def load(name: str, root: str = "", cache: Path | None = None, resize: int = 0) -> Dataset:
     """The data set of that name; its files are decoded again only if one of them has changed.
 
-    A source module has `read(root) -> Raw`, and `files(root) -> tuple[Path, ...]` if what it
-    reads lies in files; the key of the decoded copy is their paths, sizes and times.
+    A source module has `read(root) -> Raw`, or `decode(root, resize, scratch) -> Raw` if it reads
+    images, which it may map from files of the folder `scratch`; and `files(root)` if what it reads
+    lies in files: the key of the decoded copy is their paths, sizes and times.
     """
     checks.known("data.name", name, names())
     source = import_module(f"coterie.data.sources.{name.replace('-', '_')}")
+    checks.check_resize(name, resize, hasattr(source, "decode"))
     folder = (cache or default_cache()).absolute()
     pointer = None
     if hasattr(source, "files"):
-        pointer = _pointer(folder, name, (Path(source.__file__ or ""), *source.files(root)))
+        pointer = _pointer(folder, name, resize, (*_code(source), *source.files(root)))
     if pointer:
         # A pointer that is missing, or leads to a damaged folder, costs no more than a new decode.
         with contextlib.suppress(OSError, ValueError, DataError):
             return open_cached(folder / pointer.read_text())
-    dataset = _keep(name, source.read(root), folder, root or name)
+    if hasattr(source, "decode"):
+        with _scratch(folder, name) as scratch:
+            dataset = _keep(name, source.decode(root, resize, scratch), folder, root)
+    else:
+        dataset = _keep(name, source.read(root), folder, root or name)
     if pointer:
         # It only saves time: a cache that holds the data but is read-only is good enough.
         with contextlib.suppress(OSError):
@@ -124,6 +146,12 @@ def open_cached(path: Path) -> Dataset:
         meta = json.loads((path / _META).read_bytes())
         described = meta["arrays"]
         arrays = {name: _map(path / f"{name}.npy", described[name]) for name in checks.ARRAYS}
+        groups = None
+        if "groups" in meta:
+            train, test = (
+                _map(path / f"{name}.npy", described[name]) for name in checks.GROUP_ARRAYS
+            )
+            groups = Groups(train, test, tuple(str(group) for group in meta["groups"]))
         return Dataset(
             name=str(meta["name"]),
             path=path,
@@ -131,6 +159,7 @@ def open_cached(path: Path) -> Dataset:
             classes=int(meta["classes"]),
             mean=tuple(float(value) for value in meta["mean"]),
             std=tuple(float(value) for value in meta["std"]),
+            groups=groups,
             **arrays,
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -154,32 +183,66 @@ def _damaged(file: Path, reason: object) -> DataError:
     )
 
 
-def _pointer(folder: Path, name: str, files: Iterable[Path]) -> Path | None:
+def _code(source: ModuleType) -> tuple[Path, ...]:
+    """The code that decodes: when it changes, what it decoded before may be wrong."""
+    formats = Path(__file__).parent / "formats"
+    return (Path(source.__file__ or ""), *sorted(formats.glob("*.py")))
+
+
+def _pointer(folder: Path, name: str, resize: int, files: Iterable[Path]) -> Path | None:
     """The file that notes the cache folder of these very files; None if one cannot be looked at."""
-    key: list[object] = [_FORMAT, name]
+    key: list[object] = [_FORMAT, name, resize]
+    # A hundred thousand images lie in a few folders, and to resolve a path takes many look-ups.
+    folders: dict[Path, str] = {}
     for file in files:
         try:
             status = file.stat()
+            if file.parent not in folders:
+                folders[file.parent] = str(file.parent.resolve())
         except (OSError, ValueError):
             return None
-        key.append([str(file.resolve()), status.st_size, status.st_mtime_ns])
+        key.append([folders[file.parent], file.name, status.st_size, status.st_mtime_ns])
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     return folder / f"{name}-{digest[:_SHORT]}.index"
 
 
+@contextlib.contextmanager
+def _scratch(folder: Path, name: str) -> Iterator[Path]:
+    """A folder of the cache to decode images in; whatever is left in it goes at the end."""
+    path = folder / f".{name}-{uuid.uuid4().hex}-decoding"
+    try:
+        path.mkdir(parents=True)
+        yield path
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _unwritable(folder: Path, error: OSError) -> DataError:
+    return DataError(
+        f"the data cache {folder} cannot be written ({error.strerror or error}); "
+        "set COTERIE_CACHE to a folder that can"
+    )
+
+
 def _keep(name: str, raw: Raw, folder: Path, origin: str) -> Dataset:
     """Check, write unless the same contents are there already, and map."""
-    given = {array: np.asarray(getattr(raw, array)) for array in checks.ARRAYS}
+    given = {array: np.asanyarray(getattr(raw, array)) for array in checks.ARRAYS}
     arrays, classes = checks.check(origin, given, raw.classes, raw.mean, raw.std)
-    meta = {
+    meta: dict[str, Any] = {
         "format": _FORMAT,
         "classes": classes,
         "mean": list(raw.mean),
         "std": list(raw.std),
-        "arrays": {
-            array: {"shape": list(values.shape), "dtype": values.dtype.name}
-            for array, values in arrays.items()
-        },
+    }
+    if raw.groups is not None:
+        whose = (raw.groups.train, raw.groups.test)
+        arrays |= checks.check_groups(origin, arrays, whose, raw.groups.names)
+        meta["groups"] = list(raw.groups.names)
+    meta["arrays"] = {
+        array: {"shape": list(values.shape), "dtype": values.dtype.name}
+        for array, values in arrays.items()
     }
     fingerprint = _fingerprint(meta, arrays)
     path = folder / f"{name}-{fingerprint[:_SHORT]}"
@@ -189,18 +252,15 @@ def _keep(name: str, raw: Raw, folder: Path, origin: str) -> Dataset:
         try:
             _write(path, {**meta, "name": name, "fingerprint": fingerprint}, arrays)
         except OSError as error:
-            raise DataError(
-                f"the data cache {folder} cannot be written ({error.strerror or error}); "
-                "set COTERIE_CACHE to a folder that can"
-            ) from error
+            raise _unwritable(folder, error) from error
     return open_cached(path)
 
 
 def _fingerprint(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
     """SHA-256 over what meta.json says and the bytes of the arrays in their order."""
     digest = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
-    for array in checks.ARRAYS:
-        digest.update(np.ascontiguousarray(arrays[array]).data)
+    for values in arrays.values():
+        digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()
 
 
@@ -211,10 +271,7 @@ def _write(path: Path, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
     try:
         beside.mkdir()
         for name, values in arrays.items():
-            with (beside / f"{name}.npy").open("wb") as file:
-                np.save(file, np.ascontiguousarray(values), allow_pickle=False)
-                file.flush()
-                os.fsync(file.fileno())
+            _save(beside / f"{name}.npy", values)
         with (beside / _META).open("w") as text:
             json.dump(meta, text, indent=2)
             text.flush()
@@ -224,6 +281,22 @@ def _write(path: Path, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
         _sync(path.parent)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _save(path: Path, values: np.ndarray) -> None:
+    """Write one array; one that was decoded into a file of the cache is there already."""
+    # Only a whole map, not a view of one, has the mmap object itself for its base.
+    base: object = values.base
+    if isinstance(values, np.memmap) and isinstance(base, mmap.mmap):
+        values.flush()
+        # Where the disk knows no second name for a file, the file is copied.
+        with contextlib.suppress(OSError):
+            path.hardlink_to(str(values.filename))
+            return
+    with path.open("wb") as file:
+        np.save(file, np.ascontiguousarray(values), allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _put(beside: Path, path: Path) -> None:

@@ -2,16 +2,20 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
 from importlib import import_module
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.data import checks
+from coterie.data.skew import Shift
+
+if TYPE_CHECKING:
+    from coterie.data.datasets import Groups
 
 _NOBODY = -1
 
@@ -23,20 +27,33 @@ class Scheme(Protocol):
     def min_samples(self) -> int:
         """The fewest training samples that a client may have."""
 
-    def deal(self, labels: np.ndarray, classes: int, seed: int) -> dict[int, np.ndarray]:
+    def deal(
+        self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
+    ) -> dict[int, np.ndarray]:
         """The training indices of every client, in the order in which they were dealt."""
+
+    def held_groups(self, groups: "Groups | None") -> np.ndarray | None:
+        """Which of the data set's groups is behind every client; None where they are not."""
+
+    def shifts(self, clients: Sequence[int], classes: int, seed: int) -> dict[int, Shift]:
+        """What sets the samples of some clients apart; empty for most partitions."""
+
+    def check_shape(self, shape: Sequence[int]) -> None:
+        """Refuse samples of a shape that the shifts cannot change."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
     """The training and test indices of every client, in the order in which they were dealt.
 
-    A client that `test` leaves out has no test images; `names` are for display.
+    A client that `test` leaves out has no test images; `names` are for display. `shifts` say how
+    the samples of a client differ from the stored ones, where they do.
     """
 
     train: Mapping[int, np.ndarray]
     test: Mapping[int, np.ndarray]
     names: tuple[str, ...] = ()
+    shifts: Mapping[int, Shift] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         train = {client: _indices(share) for client, share in self.train.items()}
@@ -44,8 +61,10 @@ class Partition:
         names = self.names or tuple(str(client) for client in train)
         if len(names) != len(train) or not train.keys() >= self.test.keys():
             raise ValueError(f"{len(train)} clients, {len(names)} names, {len(self.test)} tests")
-        for field, value in (("train", train), ("test", test), ("names", names)):
-            object.__setattr__(self, field, value)
+        if not train.keys() >= self.shifts.keys():
+            raise ValueError(f"shifts of {sorted(self.shifts.keys() - train.keys())}, no clients")
+        for name, value in (("train", train), ("test", test), ("names", names)):
+            object.__setattr__(self, name, value)
 
     @property
     def clients(self) -> tuple[int, ...]:
@@ -57,7 +76,7 @@ class Partition:
         return {client: len(share) for client, share in self.train.items()}
 
     def digest(self) -> str:
-        """SHA-256 over both maps and the names."""
+        """SHA-256 over both maps, the names, and the shifts if there are any."""
         sha = hashlib.sha256(json.dumps(self.names).encode())
         for name, array in self.pack().items():
             sha.update(f"{name}:{len(array)}:".encode())
@@ -69,12 +88,15 @@ class Partition:
         return _class_table(self.train, labels, classes)
 
     def pack(self) -> dict[str, np.ndarray]:
-        """Five flat arrays that say it all but the names, for sending to workers."""
+        """Flat arrays that say it all but the names, to send to workers: five, six with shifts."""
         packed = {"clients": np.array(self.clients, np.int64)}
         for part, shares in (("train", self.train), ("test", self.test)):
             lengths = [len(share) for share in shares.values()]
             packed[part] = _joined(shares)
             packed[f"{part}_offsets"] = np.cumsum([0, *lengths], dtype=np.int64)
+        if self.shifts:
+            plain = {str(client): self.shifts[client].to_plain() for client in sorted(self.shifts)}
+            packed["shifts"] = np.array(bytearray(json.dumps(plain).encode()), np.uint8)
         return packed
 
     @classmethod
@@ -89,10 +111,14 @@ class Partition:
             dict(zip(clients, train, strict=True)),
             dict(zip(clients, test, strict=True)),
             tuple(names),
+            {int(client): Shift.from_plain(plain) for client, plain in _read(arrays).items()},
         )
 
     def pooled(self) -> "Partition":
-        """All clients merged into one, for centralised training."""
+        """All clients merged into one, for centralised training on the samples as stored.
+
+        One client cannot have the shifts of many: they are left behind.
+        """
         return Partition({0: _joined(self.train)}, {0: _joined(self.test)}, ("all",))
 
 
@@ -114,33 +140,62 @@ def load_class(kind: str) -> type[Scheme]:
 
 
 def make(
-    scheme: Scheme, y_train: np.ndarray, y_test: np.ndarray, classes: int, seed: int
+    scheme: Scheme,
+    y_train: np.ndarray,
+    y_test: np.ndarray,
+    classes: int,
+    seed: int,
+    groups: "Groups | None" = None,
+    shape: Sequence[int] = (),
 ) -> Partition:
-    """Deal the training set by the rule and the test set after it; nothing is dealt twice."""
-    train = scheme.deal(y_train, classes, seed)
+    """Deal the training set by the rule and the test set after it; nothing is dealt twice.
+
+    `shape` is that of one sample; where it is given, shifts that cannot change it are refused.
+    """
+    if shape:
+        scheme.check_shape(shape)
+    train = scheme.deal(y_train, classes, seed, groups)
+    _check_shares(scheme, train)
+    _check_dealt(type(scheme).__name__, _joined(train), len(y_train))
+    shifts = scheme.shifts(tuple(train), classes, seed)
+    held = scheme.held_groups(groups)
+    if held is None or groups is None:
+        return Partition(train, deal_test(train, y_train, y_test, classes), shifts=shifts)
+    names = tuple(groups.names[group] for group in held)
+    if not len(groups.test):
+        return Partition(train, deal_test(train, y_train, y_test, classes), names, shifts)
+    own = (np.flatnonzero(groups.test == group) for group in held)
+    return Partition(train, dict(zip(train, own, strict=True)), names, shifts)
+
+
+def _check_shares(scheme: Scheme, train: Mapping[int, np.ndarray]) -> None:
+    """There is a client, and each has enough."""
     rule = type(scheme).__name__
     if not train:
         raise ConfigError(f"the partition {rule} made no client; use another partition.kind")
+    fewer = ", or use fewer partition.clients" if hasattr(scheme, "clients") else ""
     for client, share in train.items():
         if len(share) < scheme.min_samples:
             raise ConfigError(
                 f"partition.min_samples={scheme.min_samples}, but client {client} of {rule} has "
-                f"{len(share)} samples; lower it, or use fewer partition.clients"
+                f"{len(share)} samples; lower it{fewer}"
             )
-    dealt = _joined(train)
-    outside = dealt[(dealt < 0) | (dealt >= len(y_train))]
+
+
+def _check_dealt(rule: str, dealt: np.ndarray, samples: int) -> None:
+    """Every index is one of a sample, and none is dealt twice."""
+    outside = dealt[(dealt < 0) | (dealt >= samples)]
     if outside.size:
         raise ConfigError(
-            f"the partition {rule} dealt the sample {outside[0]}, and there are {len(y_train)}; "
+            f"the partition {rule} dealt the sample {outside[0]}, and there are {samples}; "
             "correct its deal()"
         )
-    times = np.bincount(dealt, minlength=len(y_train))
+    times = np.bincount(dealt, minlength=samples)
     if times.max() > 1:
         raise ConfigError(
             f"the partition {rule} dealt the sample {times.argmax()} {times.max()} times; "
             "correct its deal() so that no two clients share one"
         )
-    return Partition(train, deal_test(train, y_train, y_test, classes))
 
 
 def deal_test(
@@ -171,6 +226,12 @@ def _class_table(shares: Mapping[int, np.ndarray], labels: np.ndarray, classes: 
     for row, share in zip(table, shares.values(), strict=True):
         row += np.bincount(labels[share], minlength=classes)
     return table
+
+
+def _read(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+    """The packed shifts, empty where there are none."""
+    found = json.loads(arrays["shifts"].tobytes()) if "shifts" in arrays else {}
+    return cast(dict[str, dict[str, Any]], found)
 
 
 def _indices(share: object) -> np.ndarray:

@@ -1,6 +1,7 @@
 """When and how a model is evaluated during a run."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -68,7 +69,8 @@ class Evaluation:
     ) -> Measured:
         """Run every evaluator on the model as it stands after a round."""
         result = Measured()
-        result.metrics.update(self._on_server(parts, round, server))
+        if parts.method.model(server) is not None:
+            result.metrics.update(self._on_server(parts, round, server))
         self._on_clients(parts, executor, round, server, attempt, recorders, result)
         for name, program in parts.programs.items():
             self._federated(name, program, parts, executor, round, server, attempt, result)
@@ -84,7 +86,7 @@ class Evaluation:
         if not chosen:
             return {}
         ctx = _server_context(parts, round, METHOD)
-        net = ctx.frozen(parts.method.model(server))
+        net = ctx.frozen(parts.global_model(server))
         seed = seeds.derive(parts.spec.seed, "evaluate", round.index)
         found: dict[str, float] = {}
         with seeds.scoped(round.torch_seed()):
@@ -103,8 +105,11 @@ class Evaluation:
         recorders: Sequence[Recorder],
         result: Measured,
     ) -> None:
-        chosen = {n: one for n, one in parts.evaluators.items() if one.where == "client"}
-        asked = [info for info in executor.clients() if info.tests > 0]
+        alone = parts.method.model(server) is None
+        chosen = {
+            name: one for name, one in parts.evaluators.items() if alone or one.where == "client"
+        }
+        asked = [info for info in executor.clients() if alone or info.tests > 0]
         if not chosen or not asked:
             return
         down = evaluation_payload(parts, server, round)
@@ -127,7 +132,8 @@ class Evaluation:
         for name, evaluator in chosen.items():
             if found[name]:
                 in_order = dict(sorted(found[name].items()))
-                result.metrics.update(evaluator.summarise(in_order))
+                over = evaluator.summarise if evaluator.where == "client" else _over_models
+                result.metrics.update(over(in_order))
 
     def _federated(
         self,
@@ -143,7 +149,7 @@ class Evaluation:
         """Drive an evaluator that is a federated program through its own rounds."""
         seed = seeds.derive(parts.spec.seed, f"program/{name}", round.index)
         clients = executor.clients()
-        state = program.start(parts.nets(name), parts.method.model(server))
+        state = program.start(parts.nets(name), parts.global_model(server))
         stage = Stage(name, program.rounds, cohort="all")
         inner = round
         for step in range(program.rounds):
@@ -176,8 +182,19 @@ def evaluation_payload(parts: Parts, server: ServerState, round: Round) -> Paylo
     """What a client needs to be evaluated: the model under test, and what `personal` reads."""
     evaluated = parts.method.model(server)
     if not parts.method.has_personal():
-        return Bundle({"evaluated": evaluated})
-    return parts.method.broadcast(server, round).replace(evaluated=evaluated)
+        return Bundle({"evaluated": parts.global_model(server)})
+    down = parts.method.broadcast(server, round)
+    return down if evaluated is None else down.replace(evaluated=evaluated)
+
+
+def _over_models(found: Mapping[ClientId, Mapping[str, float]]) -> dict[str, float]:
+    """Where clients have only models of their own: the mean and spread over these models."""
+    summary: dict[str, float] = {}
+    for metric in next(iter(found.values())):
+        values = [metrics[metric] for metrics in found.values()]
+        summary[metric] = statistics.fmean(values)
+        summary[f"{metric}_std"] = statistics.pstdev(values)
+    return summary
 
 
 def _largest_first(clients: Sequence[ClientInfo]) -> list[ClientId]:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core import seeds
-from coterie.core.bundle import Tensors
+from coterie.core.bundle import ServerState, Tensors
+from coterie.core.errors import ConfigError
 from coterie.core.registry import Component
 from coterie.core.task import ClientId
 from coterie.kit.evaluator import Evaluator
@@ -73,6 +74,16 @@ class Parts:
         """The method of a task: the run's, or a federated evaluator."""
         return self.programs.get(name, self.method)
 
+    def global_model(self, server: ServerState) -> Tensors:
+        """The global model, where the method has one."""
+        weights = self.method.model(server)
+        if weights is None:
+            raise ConfigError(
+                f"{type(self.method).__name__} has no global model, which this evaluator needs: "
+                "change evaluate.with"
+            )
+        return weights
+
     def nets(self, program: str) -> Nets:
         """The networks of a program, built once."""
         if program not in self._nets:
@@ -100,5 +111,5 @@ class Parts:
 
     def _make(self) -> Network:
         settings = self.spec.net
-        backbone = make_backbone(settings.backbone, self.spec.shape, settings.norm)
+        backbone = make_backbone(settings, self.spec.shape)
         return self.objective.build(backbone, self.spec.classes, settings.projection)

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 from safetensors.torch import save_file
 
 from coterie.core import seeds
@@ -112,12 +113,17 @@ class Site:
             return {}
         net = ctx.frozen(task.down["evaluated"] if weights is None else weights)
         seed = seeds.derive(self.spec.seed, "evaluate", task.round.index, task.client)
-        return {
-            f"{name}/{metric}": value
-            for name, evaluator in self.parts.evaluators.items()
-            if evaluator.where == "client"
-            for metric, value in evaluator(net, ctx.data, seed).items()
-        }
+        found: dict[str, float] = {}
+        tests = len(self.partition.test[task.client])
+        for name, evaluator in self.parts.evaluators.items():
+            if evaluator.where == "client" and tests > 0:
+                measured = evaluator(net, ctx.data, seed)
+            elif evaluator.where == "server" and "evaluated" not in task.down:
+                measured = evaluator(net, self._everything(), seed)
+            else:  # no data of its own to test on; or the server tests its global model itself
+                continue
+            found.update({f"{name}/{metric}": value for metric, value in measured.items()})
+        return found
 
     def _context(self, task: Task, shard: DataShard, kept: Mapping[str, Tensors]) -> ClientContext:
         place = f"{task.program}-{task.round.index:06d}-{task.attempt.number}"
@@ -147,6 +153,12 @@ class Site:
             self._attempt = task.attempt.number
         return store
 
+    def _everything(self) -> DataShard:
+        """All data of the simulation, for testing models that only clients have."""
+        train = np.concatenate(list(self.partition.train.values()))
+        test = np.arange(len(self.dataset.y_test))
+        return DataShard(self.dataset, train, test, device=self.spec.device)
+
     def _shard(self, task: Task) -> DataShard:
         return DataShard(
             self.dataset,
@@ -154,6 +166,7 @@ class Site:
             self.partition.test[task.client],
             augment=self.spec.augment,
             device=self.spec.device,
+            shift=self.partition.shifts.get(task.client),
         )
 
 

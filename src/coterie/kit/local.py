@@ -9,7 +9,7 @@ from torch import nn
 from coterie.core.errors import Diverged
 from coterie.kit.context import ClientContext
 from coterie.kit.objective import Batch, Loss
-from coterie.kit.optimizers import make_optimizer
+from coterie.kit.optimizers import Local, make_optimizer
 from coterie.nets.heads import Network
 
 
@@ -17,7 +17,8 @@ class Stepper:
     """Takes losses, makes optimiser steps: accumulation, hook, clipping, finite check.
 
     `only` names the heads and parts that are trained; all others are frozen and in eval mode.
-    `hook` sees the network when a step's gradients are complete and before they are clipped.
+    `hook` sees the network when a step's gradients are complete and before they are clipped,
+    `after` when the step is made. `local` replaces the client's settings, `lr` the round's rate.
     """
 
     def __init__(
@@ -27,10 +28,13 @@ class Stepper:
         *,
         only: Iterable[str] = (),
         hook: Callable[[Network], None] | None = None,
+        after: Callable[[Network], None] | None = None,
+        local: Local | None = None,
         lr: float | None = None,
         name: str = "",
     ) -> None:
-        self.ctx, self.net, self.hook = ctx, net, hook
+        self.ctx, self.net, self.hook, self.after = ctx, net, hook, after
+        self.local = local or ctx.local
         self.steps = 0
         self._prefix = f"{name}_" if name else ""
         self._pending = 0
@@ -38,13 +42,13 @@ class Stepper:
         self._sums: dict[str, float] = {}
         freeze_all_but(net, tuple(only))
         self._trained = [p for p in net.parameters() if p.requires_grad]
-        rate = ctx.local.rate(ctx.round) if lr is None else lr
-        self._optimizer = make_optimizer(ctx.local, self._trained, rate)
+        rate = self.local.rate(ctx.round) if lr is None else lr
+        self._optimizer = make_optimizer(self.local, self._trained, rate)
 
     def __call__(self, loss: Loss, batch: Batch) -> bool:
         """Descend one batch's loss; True when that completed an optimiser step."""
         self._count(loss, len(batch))
-        accumulate = self.ctx.local.accumulate
+        accumulate = self.local.accumulate
         (loss.total / accumulate if accumulate > 1 else loss.total).backward()  # type: ignore[no-untyped-call]
         self._pending += 1
         if self._pending < accumulate and not batch.last:
@@ -59,10 +63,12 @@ class Stepper:
     def _step(self, progress: float) -> None:
         if self.hook is not None:
             self.hook(self.net)
-        if self.ctx.local.clip > 0:
-            nn.utils.clip_grad_norm_(self._trained, self.ctx.local.clip)
+        if self.local.clip > 0:
+            nn.utils.clip_grad_norm_(self._trained, self.local.clip)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        if self.after is not None:
+            self.after(self.net)
         self._pending = 0
         self.steps += 1
         place = self.ctx.round

@@ -13,6 +13,7 @@ from coterie.nets.heads import Network
 
 if TYPE_CHECKING:
     from coterie.kit.context import ClientContext, ServerContext
+    from coterie.kit.optimizers import Local
     from coterie.kit.pool import Nets
 
 
@@ -56,8 +57,11 @@ class Method(ABC):
         """One pass over the valid replies, in cohort order."""
 
     @abstractmethod
-    def model(self, server: ServerState) -> Tensors:
-        """The weights of `nets["model"]` that are tested, saved and exported."""
+    def model(self, server: ServerState) -> Tensors | None:
+        """The weights of `nets["model"]` that are tested, saved and exported.
+
+        None: there is no global model; every client's own is tested on the global data instead.
+        """
 
     def address(self, server: ServerState, round: Round, client: ClientId) -> Payload | None:
         """What this client alone receives besides the broadcast; it finds it in `ctx.own`."""
@@ -68,6 +72,9 @@ class Method(ABC):
     ) -> Tensors | None:
         """The client's own model, made on the client for evaluation; None: the global one."""
         return None
+
+    def check(self, local: "Local") -> None:
+        """Raise `ConfigError` where the `[local]` table does not go with this method."""
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         """The stretches of the run; `rounds` counts training rounds."""

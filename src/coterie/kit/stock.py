@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from coterie.core.bundle import Bundle, Payload, ServerState, Tensors
+from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
 from coterie.core.task import Reply, Round
-from coterie.kit.context import ServerContext
+from coterie.kit.context import ClientContext, ServerContext
+from coterie.kit.local import train
 from coterie.kit.method import Method
 from coterie.kit.pool import Nets
 
@@ -24,6 +25,15 @@ def average(
 ) -> ServerState:
     """w = sum_k (n_k / sum_j n_j) w_k over those who answered, then the server optimiser."""
     return ctx.step(server, ctx.reduce(replies)["model"])
+
+
+def train_objective(
+    self: Method, ctx: ClientContext, down: Payload, state: ClientState | None
+) -> tuple[Payload, ClientState | None]:
+    """Train the received model on this client's data, by the objective alone."""
+    net = ctx.net(down["model"])
+    train(ctx, net, ctx.objective.loss)
+    return Bundle({"model": ctx.shared(net)}), None
 
 
 def global_model(self: Method, server: ServerState) -> Tensors:

@@ -13,10 +13,7 @@ it becomes FedAvgM, FedAdam, FedYogi or FedAdagrad.
 from dataclasses import dataclass
 from typing import final
 
-from coterie.core.bundle import Bundle, ClientState, Payload
 from coterie.kit import stock
-from coterie.kit.context import ClientContext
-from coterie.kit.local import train
 from coterie.kit.method import Method
 
 
@@ -29,13 +26,6 @@ class FedAvg(Method):
 
     init = stock.start_from_net
     broadcast = stock.send_model
+    client_update = stock.train_objective
     server_update = stock.average
     model = stock.global_model
-
-    def client_update(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
-        """Train the received model on this client's data."""
-        net = ctx.net(down["model"])
-        train(ctx, net, ctx.objective.loss)
-        return Bundle({"model": ctx.shared(net)}), None

@@ -17,6 +17,7 @@ class NetSettings:
     backbone: str = "simple-cnn"
     projection: Annotated[int, Ge(0)] = 256  # entries of z; 0: no projector
     norm: NormKind = "bn"  # where the backbone has normalisation layers
+    stem: Literal["cifar", "imagenet"] = "cifar"  # of residual networks
     bn_buffers: Literal["average", "local"] = "average"  # "local": never sent, one set a client
 
 
@@ -26,7 +27,7 @@ class Backbone(nn.Module):
     width: int
 
 
-def make_backbone(name: str, shape: tuple[int, ...], norm: NormKind) -> Backbone:
-    """The backbone `name` for samples of `shape`, freshly initialised."""
-    module = import_module(f"coterie.nets.backbones.{name.replace('-', '_')}")
-    return cast(Backbone, module.build(shape, norm))
+def make_backbone(settings: NetSettings, shape: tuple[int, ...]) -> Backbone:
+    """The backbone that the settings name for samples of `shape`, freshly initialised."""
+    module = import_module(f"coterie.nets.backbones.{settings.backbone.replace('-', '_')}")
+    return cast(Backbone, module.build(shape, settings))

@@ -1,7 +1,7 @@
 """Rules that divide the training set among clients: one file and one frozen dataclass per rule.
 
-A rule has `min_samples` and `deal(labels, classes, seed) -> {client: indices}`; its other fields
-are the keys of `[partition]`.
+A rule extends `Skewed`, has `min_samples` and `deal(labels, classes, seed, groups=None) ->
+{client: indices}` with clients counted from 0; its fields are the keys of `[partition]`.
 """
 
 from coterie.core.errors import ConfigError

@@ -1,1 +1,1 @@
-"""One file a backbone; the file name is its name, `build(shape, norm)` makes it."""
+"""One file a backbone; the file name is its name, `build(shape, settings)` makes it."""

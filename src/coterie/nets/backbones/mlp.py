@@ -1,13 +1,13 @@
 """A perceptron with two hidden layers, for vectors and for small images.
 
-flatten - FC(., 200) N ReLU - FC(200, 200) N ReLU,   N = BatchNorm or nothing (`net.norm`)
+flatten - FC(., 200) N ReLU - FC(200, 200) N ReLU,   N as `net.norm` says
 """
 
 import math
 
 from torch import Tensor, nn
 
-from coterie.nets.build import Backbone
+from coterie.nets.build import Backbone, NetSettings
 from coterie.nets.norm import NormKind, norm_1d
 
 _HIDDEN = 200
@@ -36,6 +36,6 @@ class MLP(Backbone):
         return h
 
 
-def build(shape: tuple[int, ...], norm: NormKind) -> Backbone:
+def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
     """The network for samples of any shape."""
-    return MLP(math.prod(shape), norm)
+    return MLP(math.prod(shape), settings.norm)

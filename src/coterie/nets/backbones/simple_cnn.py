@@ -10,8 +10,7 @@ both are padded by two.
 from torch import Tensor, nn
 
 from coterie.core.errors import ConfigError
-from coterie.nets.build import Backbone
-from coterie.nets.norm import NormKind
+from coterie.nets.build import Backbone, NetSettings
 
 _PADDED_BELOW = 20
 _SMALLEST = 4
@@ -51,7 +50,7 @@ class SimpleCNN(Backbone):
         return h
 
 
-def build(shape: tuple[int, ...], norm: NormKind) -> Backbone:
+def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
     """The network for images of `shape`."""
     if len(shape) != 3 or min(shape[1:]) < _SMALLEST:
         raise ConfigError(

@@ -1,0 +1,184 @@
+"""`coterie partition`: who would hold what, in text and as a page; trains and records nothing."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from coterie.cli.run import split
+from coterie.core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from coterie.experiment import Experiment
+
+_HELP = "A configuration (a path or a name of `coterie list configs`), then table.key=value."
+_CLIENTS, _CLASSES = 20, 14  # rows and columns of the text table
+_NAME = 16
+_MEANINGS = {
+    "beta_cib": "class imbalance in bits, 0: every client has all classes alike",
+    "beta_hetero_pairs": "mean KL divergence between clients in bits, over M (M - 1) pairs",
+    "beta_hetero_tables": "the same divided by M^2, as in MFCL's printed tables",
+    "jensen_shannon": "mean divergence of a client from the whole in bits, 0 to 1",
+    "earth_mover": "mean sum of the differences from the whole's class shares, 0 to 2",
+    "effective_classes": "mean of 2 to the entropy of a client's classes",
+    "size_gini": "inequality of the clients' sizes, 0: equal",
+}
+
+
+def partition(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[CONFIG] [KEY=VALUE]...", help=_HELP)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Draw it on a page too: FILE.html, which needs no network.")
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Show who holds what, and how much the clients differ, without training."""
+    from coterie.config import load, parse_overrides
+    from coterie.data.heterogeneity import measures
+    from coterie.experiment import prepare
+
+    source, overrides = split(arguments or [])
+    config = load(source, parse_overrides(overrides))
+    experiment = prepare(config, Path("runs"))
+    shares, dataset = experiment.partition, experiment.dataset
+    table = shares.class_table(dataset.y_train, dataset.classes)
+    values = measures(table)
+    if out is not None:  # first, so that it is there though a reader such as `head` stops early
+        write(out, page(experiment, table, values))
+    for line in (*facts(experiment), "", *rows(experiment, table), "", *meanings(values)):
+        typer.echo(line)
+    if out is not None:
+        typer.echo(f"\npage  {out}")
+
+
+def facts(experiment: "Experiment") -> Iterator[str]:
+    """What was divided how, and what was left over."""
+    shares, dataset, tables = experiment.partition, experiment.dataset, experiment.config.tables
+    sizes = list(shares.sizes().values())
+    settings = {key: value for key, value in tables["partition"].items() if key != "kind"}
+    common = {key: settings.pop(key) for key in ("skew", "strength", "label_swap")}
+    settings |= common if shares.shifts else {}
+    keys = ", ".join(f"{key} {value}" for key, value in settings.items())
+    kind, seed = tables["partition"]["kind"], experiment.config.run.seed
+    yield f"{kind} of {dataset.name}, seed {seed}" + (f" ({keys})" if keys else "")
+    yield (
+        f"{len(sizes)} clients, {sum(sizes):,} training samples of {dataset.classes} classes: "
+        f"{min(sizes):,} to {max(sizes):,} each, {statistics.median(sizes):,g} at the median"
+    )
+    tests = [len(test) for test in shares.test.values()]
+    yield f"{sum(tests):,} test samples: {min(tests):,} to {max(tests):,} each"
+    if over := len(dataset.y_train) - sum(sizes):
+        yield f"{over:,} training samples are dealt to nobody"
+    held = experiment.config.partition.held_groups(dataset.groups)
+    if dataset.groups and held is not None and (out := len(dataset.groups.names) - len(held)):
+        least = experiment.config.partition.min_samples
+        yield f"{out:,} groups with fewer than partition.min_samples={least} are left out"
+
+
+def rows(experiment: "Experiment", table: np.ndarray) -> Iterator[str]:
+    """The table of clients and classes, as much of it as is readable."""
+    from coterie.report.words import counted, short
+
+    shares = experiment.partition
+    classes = min(table.shape[1], _CLASSES)
+    cut = ["..."] if table.shape[1] > _CLASSES else []
+    words = {client: shift.words() for client, shift in shares.shifts.items()}
+    lines = [["client", "train", "test", *map(str, range(classes)), *cut, *["shift"][: len(words)]]]
+    shown = list(zip(shares.clients, shares.names, table, strict=True))[:_CLIENTS]
+    for client, name, counts in shown:
+        held = [str(count) if count else "." for count in counts[:classes]]
+        sizes = [str(counts.sum()), str(len(shares.test[client]))]
+        shift = [words.get(client, "")] if words else []
+        lines.append([short(name, _NAME), *sizes, *held, *cut, *shift])
+    yield from aligned(lines, last_left=bool(words))
+    left = [
+        counted(total - limit, what)
+        for total, limit, what in (
+            (len(table), _CLIENTS, "more client"),
+            (table.shape[1], _CLASSES, "more class"),
+        )
+        if total > limit
+    ]
+    if left:
+        said = " and ".join(left).replace("classs", "classes")
+        yield f"{said} not shown here; --out FILE.html draws all classes and up to 60 clients"
+
+
+def aligned(lines: Sequence[Sequence[str]], last_left: bool = False) -> Iterator[str]:
+    """Columns of text: names on the left, then numbers, then words if the last column is such."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [line[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+        if last_left:
+            cells[-1] = line[-1]
+        yield "  ".join(cells).rstrip()
+
+
+def meanings(values: Mapping[str, float]) -> Iterator[str]:
+    """The measures with a few words about each."""
+    yield "how much the clients differ"
+    width = max(map(len, values))
+    for name, value in values.items():
+        yield f"{name:<{width}}  {value:>8.4f}  {_MEANINGS.get(name, '')}".rstrip()
+
+
+def page(experiment: "Experiment", table: np.ndarray, values: Mapping[str, float]) -> str:
+    """One HTML file with the heat map, the sizes and the measures."""
+    from plotly.offline import get_plotlyjs
+
+    from coterie.report import page as pieces
+    from coterie.report import tables
+    from coterie.report.partition_chart import partition as draw
+    from coterie.report.read import Holder
+
+    shares = experiment.partition
+    holders = [
+        Holder(name, len(shares.train[client]), len(shares.test[client]), tuple(row.tolist()))
+        for client, name, row in zip(shares.clients, shares.names, table, strict=True)
+    ]
+    chart = draw(holders, table.shape[1])
+    settings = experiment.config.tables["partition"]
+    title = f"{settings['kind']} of {experiment.dataset.name}"
+    told = [(name, f"{value:.4f}", _MEANINGS.get(name, "")) for name, value in values.items()]
+    shifts = [(shares.names[c], shift.words()) for c, shift in shares.shifts.items()]
+    body = "\n".join(
+        (
+            f"<h1>{escape(title)}</h1>",
+            *(f'<p class="soft">{escape(line)}</p>' for line in facts(experiment)),
+            "<h2>Partition</h2>",
+            pieces._figure(chart) if chart else "",
+            "<h2>How much the clients differ</h2>",
+            tables.table(told, number=1),
+            "<h2>Shifts</h2>" + tables.table(shifts, ("client", "shift")) if shifts else "",
+        )
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{pieces._POLICY}">\n'
+        f"<title>{escape(title)} - Coterie</title>\n"
+        f"<style>\n{pieces._beside('style.css')}</style>\n"
+        f"<script>{get_plotlyjs()}</script>\n</head>\n<body>\n<main>\n{body}\n</main>\n"
+        f"<script>\n{pieces._beside('draw.js')}</script>\n</body>\n</html>\n"
+    )
+
+
+def write(out: Path, text: str) -> None:
+    """Write the page, whole or not at all."""
+    beside = out.with_name(f".{out.name}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(out)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"cannot write {out}: {error.strerror or error}") from error

@@ -1,0 +1,192 @@
+"""Official files, fetched on request only: said aloud, checked against a pinned SHA-256."""
+
+import contextlib
+import hashlib
+import http.client
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.core.errors import ConfigError, DataError
+from coterie.data import checks, datasets
+
+_CHUNK = 2**20
+_TIMEOUT = 30
+_UNREACHABLE = (OSError, http.client.HTTPException)
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A file at its official address; `folder` is where in the root it belongs."""
+
+    address: str
+    size: int
+    sha256: str
+    folder: str = ""
+
+    @property
+    def name(self) -> str:
+        """The official file name."""
+        return self.address.rsplit("/", 1)[-1]
+
+
+_CIFAR = "https://www.cs.toronto.edu/~kriz/"
+_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+
+REMOTES: dict[str, tuple[Remote, ...]] = {
+    # SHA-256: keras/datasets/cifar10.py and cifar100.py; the MD5 of the official page are
+    # c58f30108f718f92721af3b95e74349a and eb9058c3a382ffc7106e4002c42a8d85.
+    "cifar10": (
+        Remote(
+            f"{_CIFAR}cifar-10-python.tar.gz",
+            170498071,
+            "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+        ),
+    ),
+    "cifar100": (
+        Remote(
+            f"{_CIFAR}cifar-100-python.tar.gz",
+            169001437,
+            "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+        ),
+    ),
+    # SHA-256 and sizes: tensorflow/datasets, url_checksums/mnist.txt
+    "mnist": (
+        Remote(
+            f"{_MNIST}train-images-idx3-ubyte.gz",
+            9912422,
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "mnist",
+        ),
+        Remote(
+            f"{_MNIST}train-labels-idx1-ubyte.gz",
+            28881,
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "mnist",
+        ),
+        Remote(
+            f"{_MNIST}t10k-images-idx3-ubyte.gz",
+            1648877,
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "mnist",
+        ),
+        Remote(
+            f"{_MNIST}t10k-labels-idx1-ubyte.gz",
+            4542,
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            "mnist",
+        ),
+    ),
+    # SHA-256 and sizes: tensorflow/datasets, url_checksums/fashion_mnist.txt
+    "fashion-mnist": (
+        Remote(
+            f"{_FASHION}train-images-idx3-ubyte.gz",
+            26421880,
+            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "fashion-mnist",
+        ),
+        Remote(
+            f"{_FASHION}train-labels-idx1-ubyte.gz",
+            29515,
+            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "fashion-mnist",
+        ),
+        Remote(
+            f"{_FASHION}t10k-images-idx3-ubyte.gz",
+            4422102,
+            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "fashion-mnist",
+        ),
+        Remote(
+            f"{_FASHION}t10k-labels-idx1-ubyte.gz",
+            5148,
+            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            "fashion-mnist",
+        ),
+    ),
+}
+
+
+def fetch(dataset: str, root: Path, say: Callable[[str], object]) -> None:
+    """Put the official files of a data set below `root`; every step is said."""
+    checks.known("the data set", dataset, datasets.names())
+    if dataset == "digits":
+        say("digits comes with scikit-learn: there is nothing to download")
+        return
+    if dataset not in REMOTES:
+        raise ConfigError(
+            f"the data set {dataset!r} is made of your own files and cannot be downloaded; "
+            f"there are: {', '.join(REMOTES)}"
+        )
+    for remote in REMOTES[dataset]:
+        _one(remote, root / remote.folder / remote.name, say)
+    say(f"set data.name={dataset} data.root={root}")
+
+
+def _one(remote: Remote, target: Path, say: Callable[[str], object]) -> None:
+    if target.exists():
+        _already(remote, target)
+        say(f"{target} is already there, with the right SHA-256")
+        return
+    say(f"{remote.address} ({remote.size / 2**20:.1f} MiB) -> {target}")
+    beside = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        size, digest = _save(remote, beside)
+        if digest != remote.sha256:
+            raise DataError(
+                f"{remote.address} gave {size} of {remote.size} bytes with SHA-256 {digest}, "
+                f"not {remote.sha256}; the file was removed: try again"
+            )
+        beside.rename(target)
+    except OSError as error:
+        raise DataError(
+            f"{target} cannot be written ({error.strerror or error}); give another --root"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+
+
+def _already(remote: Remote, target: Path) -> None:
+    """A file in the place must be the right one; it is the user's, so it is not replaced."""
+    try:
+        with target.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{target} cannot be read ({error.strerror}); move it away") from error
+    if digest != remote.sha256:
+        raise DataError(
+            f"{target} is there with SHA-256 {digest}, not {remote.sha256}; delete it and "
+            "download it again"
+        )
+
+
+def _save(remote: Remote, beside: Path) -> tuple[int, str]:
+    """Write what the address gives; its length and SHA-256."""
+    size, digest = 0, hashlib.sha256()
+    with beside.open("wb") as file:
+        for chunk in _chunks(remote, beside.parent):
+            file.write(chunk)
+            digest.update(chunk)
+            size += len(chunk)
+            if size > remote.size:  # whatever it is, it is not the file: do not fill the disk
+                break
+    return size, digest.hexdigest()
+
+
+def _chunks(remote: Remote, folder: Path) -> Iterator[bytes]:
+    try:
+        with urllib.request.urlopen(remote.address, timeout=_TIMEOUT) as response:
+            while chunk := response.read(_CHUNK):
+                yield chunk
+    except _UNREACHABLE as error:
+        reason = getattr(error, "reason", "") or str(error) or type(error).__name__
+        raise DataError(
+            f"{remote.address} cannot be fetched ({reason}); where there is no internet, copy "
+            f"{remote.name} to {folder} by hand"
+        ) from error

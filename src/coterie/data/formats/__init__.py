@@ -1,0 +1,1 @@
+"""How files are read: official archives, IDX, .npz, and folders of images."""

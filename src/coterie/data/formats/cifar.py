@@ -1,0 +1,176 @@
+"""CIFAR in its two official layouts, binary and Python, unpacked or as the .tar.gz archive."""
+
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.core.errors import DataError
+from coterie.data import unpickle
+from coterie.data.formats import places
+
+_SHAPE = (3, 32, 32)
+_PIXELS = 3 * 32 * 32
+_LARGEST = 2**29  # no official file is longer: an archive that unpacks to more is none of them
+_UNREADABLE = (tarfile.TarError, EOFError, OSError, zlib.error)
+
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The files of one layout: `key` names the labels of a Python file, empty is binary.
+
+    A record of a binary file is `label_bytes` labels, of which the last counts, and the pixels.
+    """
+
+    folder: str
+    archive: str
+    train: tuple[str, ...]
+    test: str
+    label_bytes: int = 0
+    key: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All files, the test set last."""
+        return (*self.train, self.test)
+
+
+Layouts = tuple[Layout, ...]
+
+
+def files(name: str, layouts: Layouts, root: str) -> tuple[Path, ...]:
+    """The archive, or the files of the folder, that will be read."""
+    layout, path = _find(name, layouts, root)
+    if layout is None:
+        return (path,)
+    for file in layout.names:
+        if not (path / file).is_file():
+            raise DataError(f"{path / file} is missing; unpack {layout.archive} again")
+    return tuple(path / file for file in layout.names)
+
+
+def read(name: str, layouts: Layouts, root: str) -> Arrays:
+    """Training images and labels, test images and labels."""
+    layout, path = _find(name, layouts, root)
+    if layout is None:
+        layout, contents = _unpack(path, layouts)
+    else:
+        contents = {file.name: _contents(file) for file in files(name, layouts, root)}
+    parts = [_parse(layout, path / file, contents.pop(file)) for file in layout.names]
+    for file, (x, _) in zip(layout.train, parts, strict=False):
+        if len(x) != len(parts[0][0]):
+            raise DataError(
+                f"{path / file} has {len(x)} images and {layout.train[0]} {len(parts[0][0])}; "
+                f"get {layout.archive} again"
+            )
+    x_test, y_test = parts.pop()
+    x_train, y_train = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return x_train.reshape(-1, *_SHAPE), y_train, x_test.reshape(-1, *_SHAPE), y_test
+
+
+def _find(name: str, layouts: Layouts, root: str) -> tuple[Layout | None, Path]:
+    """A folder with its layout, or an archive, whose layout shows when it is read."""
+    base = places.base(root)
+    if base.is_file():
+        return None, base
+    looked = [base]
+    for layout in layouts:
+        for folder in (base / layout.folder, base):
+            looked.append(folder)
+            if any((folder / file).is_file() for file in layout.names):
+                return layout, folder
+    for layout in layouts:
+        looked.append(base / layout.archive)
+        if looked[-1].is_file():
+            return None, looked[-1]
+    raise places.missing(name, looked, " or ".join(layout.archive for layout in layouts))
+
+
+def _contents(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise DataError(f"{file} cannot be read ({error.strerror}); check the disk") from error
+
+
+def _unpack(path: Path, layouts: Layouts) -> tuple[Layout, dict[str, bytes]]:
+    """The files of an archive by name, in memory: nothing is written anywhere."""
+    wanted = {file for layout in layouts for file in layout.names}
+    try:
+        found = dict(_members(path, wanted))
+    except _UNREADABLE as error:
+        raise DataError(
+            f"{path} cannot be unpacked ({error or type(error).__name__}); it is cut or damaged: "
+            "delete it and get it again"
+        ) from error
+    for layout in layouts:
+        if layout.test in found:
+            lost = [file for file in layout.names if file not in found]
+            if lost:
+                raise DataError(f"{path} has no file {lost[0]}; delete it and get it again")
+            return layout, found
+    names = " or ".join(layout.archive for layout in layouts)
+    raise DataError(f"{path} holds none of the official files; give {names} as data.root")
+
+
+def _members(path: Path, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(path, "r|gz") as archive:
+        for member in archive:
+            name = member.name.rsplit("/", 1)[-1]
+            if name not in wanted or not member.isfile():
+                continue
+            if member.size > _LARGEST:
+                raise tarfile.TarError(f"{member.name} would be {member.size} bytes")
+            file = archive.extractfile(member)
+            data = file.read() if file else b""
+            if len(data) != member.size:
+                raise tarfile.TarError(f"{member.name} ends early")
+            yield name, data
+
+
+def _parse(layout: Layout, origin: Path, data: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels (N, 3072) and labels of one file."""
+    if layout.key:
+        return _python(origin, data, layout.key)
+    record = layout.label_bytes + _PIXELS
+    if not data or len(data) % record:
+        raise DataError(
+            f"{origin} has {len(data)} bytes, not a whole number of records of {record}: "
+            f"it is cut or altered; get {layout.archive} again"
+        )
+    records = np.frombuffer(data, np.uint8).reshape(-1, record)
+    return records[:, layout.label_bytes :], records[:, layout.label_bytes - 1].astype(np.int64)
+
+
+def _python(origin: Path, data: bytes, key: str) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        batch = unpickle.loads(data)
+        if not isinstance(batch, dict):
+            raise unpickle.Refused("it is no dictionary")
+        x, y = _entry(batch, "data"), np.asarray(_entry(batch, key))
+    except (unpickle.Refused, ValueError) as error:
+        raise DataError(
+            f"{origin} is not an official CIFAR file ({error}); delete it and get it again"
+        ) from error
+    good = isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.ndim == 2
+    if not good or x.shape[1] != _PIXELS or y.shape != (len(x),) or y.dtype.kind not in "iu":
+        shape = getattr(x, "shape", type(x).__name__)
+        raise DataError(
+            f"{origin}: 'data' is {shape} and {key!r} {y.dtype} {y.shape}, not bytes (N, 3072) and "
+            "N integers; delete it and get it again"
+        )
+    return x, y.astype(np.int64)
+
+
+def _entry(batch: Mapping[Any, Any], key: str) -> Any:
+    """The value of a key that Python 2 wrote as bytes and Python 3 as text."""
+    for spelling in (key.encode(), key):
+        if spelling in batch:
+            return batch[spelling]
+    raise unpickle.Refused(f"it has no {key!r}")

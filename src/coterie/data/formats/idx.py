@@ -1,0 +1,91 @@
+"""IDX files, the format of MNIST: a head of big-endian numbers and then bytes, gzipped or not."""
+
+import gzip
+import math
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from coterie.core.errors import DataError
+from coterie.data.formats import places
+
+_NAMES = (
+    ("train-images", "idx3-ubyte"),
+    ("train-labels", "idx1-ubyte"),
+    ("t10k-images", "idx3-ubyte"),
+    ("t10k-labels", "idx1-ubyte"),
+)
+_BYTES_OF_UNSIGNED = 0x08
+_LARGEST = 2**30
+_AGAIN = "delete it and get it again"
+
+
+def files(name: str, root: str, folder: str, defaults: tuple[Path, ...] = ()) -> tuple[Path, ...]:
+    """The four files: training images and labels, test images and labels.
+
+    They are looked for in the root, its folder `name`, and where torchvision puts them (`folder`).
+    """
+    base = places.base(root)
+    own = (base / name, base / folder / "raw")
+    # Two data sets have these file names: a default root is not searched itself, only below.
+    folders = (base, *own) if root else (*own, *defaults)
+    for where in folders:
+        found = [_present(where, stem, kind) for stem, kind in _NAMES]
+        if any(found):
+            break
+    else:
+        also = f", or install Debian's dataset-{name}" if defaults else ""
+        wanted = ", ".join(f"{stem}-{kind}.gz" for stem, kind in _NAMES)
+        raise places.missing(name, folders, wanted, also)
+    for (stem, kind), file in zip(_NAMES, found, strict=True):
+        if file is None:
+            raise DataError(f"{where / f'{stem}-{kind}.gz'} is missing; put it beside the others")
+    return tuple(file for file in found if file)
+
+
+def read(file: Path, axes: int) -> np.ndarray:
+    """The array of a file: labels have one axis, images three."""
+    head = 4 + 4 * axes
+    try:
+        with gzip.open(file) if _gzipped(file) else file.open("rb") as stream:
+            start = stream.read(head)
+            sizes = _sizes(file, start, axes)
+            expected = math.prod(sizes)
+            data = stream.read(expected + 1) if expected < _LARGEST else b""
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{file} cannot be read ({error}); it is cut or damaged: {_AGAIN}"
+        ) from error
+    if len(data) != expected:
+        more = "more" if len(data) > expected else len(data)
+        raise DataError(f"{file} should hold {expected} bytes of data and has {more}; {_AGAIN}")
+    return np.frombuffer(data, np.uint8).reshape(sizes)
+
+
+def _sizes(file: Path, start: bytes, axes: int) -> tuple[int, ...]:
+    if len(start) != 4 + 4 * axes:
+        raise DataError(f"{file} ends after {len(start)} bytes, inside its head; {_AGAIN}")
+    magic, *sizes = struct.unpack(f">{1 + axes}I", start)
+    expected = _BYTES_OF_UNSIGNED << 8 | axes
+    if magic != expected:
+        raise DataError(
+            f"{file} starts with the number {magic:#010x} instead of {expected:#010x}: it is not "
+            f"an IDX file of {'labels' if axes == 1 else 'images'}; {_AGAIN}"
+        )
+    return tuple(sizes)
+
+
+def _gzipped(file: Path) -> bool:
+    with file.open("rb") as stream:
+        return stream.read(2) == b"\x1f\x8b"
+
+
+def _present(folder: Path, stem: str, kind: str) -> Path | None:
+    """The file under one of its usual spellings."""
+    for name in (f"{stem}-{kind}", f"{stem}.{kind}"):
+        for ending in (".gz", ""):
+            if (folder / f"{name}{ending}").is_file():
+                return folder / f"{name}{ending}"
+    return None

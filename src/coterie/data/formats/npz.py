@@ -1,0 +1,77 @@
+"""Arrays of an .npz file, and images whose channels are put first."""
+
+import zipfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from coterie.core.errors import DataError
+from coterie.data import checks
+
+# What numpy and zipfile raise on files that are cut, altered, encrypted or no .npz at all.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+_GREY_AXES, _IMAGE_AXES = 3, 4
+
+
+def read(path: Path, choices: Iterable[tuple[str, ...]]) -> dict[str, np.ndarray]:
+    """The arrays of the first choice that the file has all of; objects, a pickle, are refused."""
+    try:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("it is a single array")
+            missing = ""
+            for names in choices:
+                lacking = [name for name in names if name not in archive]
+                if not lacking:
+                    return {name: archive[name] for name in names}
+                missing = missing or lacking[0]
+            have = ", ".join(archive.files) or "nothing"
+    except _UNREADABLE as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"{path} cannot be read as an .npz file of plain arrays ({reason}); write it again "
+            "with np.savez(FILE, x_train=..., y_train=..., x_test=..., y_test=...)"
+        ) from error
+    raise DataError(f"{path} has no array {missing!r} (it has: {have}); add it with np.savez")
+
+
+def channels_first(
+    origin: str, train: np.ndarray, test: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both arrays with the channels put first, by the layout that the training shape shows."""
+    if train.ndim != test.ndim:
+        raise DataError(
+            f"{origin}: x_test has shape {test.shape} and x_train {train.shape}; "
+            "give both the same layout"
+        )
+    if train.ndim == _GREY_AXES:
+        return train[:, np.newaxis], test[:, np.newaxis]
+    if train.ndim != _IMAGE_AXES:
+        return train, test
+    first, last = train.shape[1] in checks.CHANNELS, train.shape[3] in checks.CHANNELS
+    if first and last:
+        raise DataError(
+            f"{origin}: x_train has shape {train.shape}, in which both (N, channels, height, "
+            "width) and (N, height, width, channels) can be read; pad or crop the images so that "
+            "only the channel axis is 1, 3 or 4 long, or leave the axis out for grey images"
+        )
+    if not last:
+        return train, test
+    return train.transpose(0, 3, 1, 2), test.transpose(0, 3, 1, 2)
+
+
+def halves(x: np.ndarray) -> tuple[float, ...]:
+    """The mean and deviation of the user's own data: 0.5 a channel for bytes, none for floats."""
+    bytewise = x.ndim == _IMAGE_AXES and x.dtype.kind in "iu"
+    return (0.5,) * x.shape[1] if bytewise else ()

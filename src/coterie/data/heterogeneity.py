@@ -1,0 +1,66 @@
+"""How much clients differ: numbers from the table of training samples by client and class."""
+
+import numpy as np
+
+SIGMA = 1e-6  # MFCL's share of a class that a client does not have
+
+
+def measures(table: np.ndarray, sigma: float = SIGMA) -> dict[str, float]:
+    """The measures of a table of counts (clients x classes); a client without samples is left out.
+
+    With p_m the class shares of client m, p those of all samples together, M clients, K classes:
+
+    - `beta_cib`: mean of log2 K - H(p_m), MFCL's class imbalance (its Eq. 6).
+    - `beta_hetero_pairs`: sum over m, z of KL(p_m, p_z) / (M (M - 1)) in bits, with `sigma` for the
+      share of an absent class and no normalisation after it (Eq. 7 as the text averages it);
+      `beta_hetero_tables` divides by M^2 instead, as the printed tables do.
+    - `jensen_shannon`: mean over clients of JS(p_m, p) in bits, 0 to 1.
+    - `earth_mover`: mean over clients of sum_k |p_m(k) - p(k)|, 0 to 2: the form of Zhao et al.
+      (2018), which is twice the total variation.
+    - `effective_classes`: mean over clients of 2^H(p_m), 1 to K.
+    - `size_gini`: Gini coefficient of the clients' sizes, 0 (equal) to 1 - 1/M.
+    """
+    counts = np.asarray(table, np.float64)
+    sizes = counts.sum(axis=1)
+    held = counts[sizes > 0]
+    if not held.size:
+        raise ValueError("no client of the table has a sample")
+    shares = held / held.sum(axis=1, keepdims=True)
+    mix = held.sum(axis=0) / held.sum()
+    entropies = _entropy(shares)
+    total = _divergences(np.where(shares > 0, shares, sigma))
+    clients = len(held)
+    middle = (shares + mix) / 2
+    return {
+        "beta_cib": float(np.log2(held.shape[1]) - entropies.mean()) + 0.0,
+        "beta_hetero_pairs": total / max(1, clients * (clients - 1)),
+        "beta_hetero_tables": total / clients**2,
+        "jensen_shannon": max(0.0, float((_entropy(middle) - entropies / 2).mean()) - _half(mix)),
+        "earth_mover": float(np.abs(shares - mix).sum(axis=1).mean()),
+        "effective_classes": float(np.exp2(entropies).mean()),
+        "size_gini": _gini(sizes),
+    }
+
+
+def _entropy(shares: np.ndarray) -> np.ndarray:
+    """H in bits of every row; a share of 0 adds nothing."""
+    logarithms = np.log2(np.where(shares > 0, shares, 1.0))
+    return np.asarray(-(shares * logarithms).sum(axis=-1))
+
+
+def _half(mix: np.ndarray) -> float:
+    return float(_entropy(mix)) / 2
+
+
+def _divergences(shares: np.ndarray) -> float:
+    """Sum of KL(p_m, p_z) over all pairs; it is symmetric in them, hence never below 0."""
+    logarithms = np.log2(shares)
+    own = len(shares) * float((shares * logarithms).sum())
+    return max(0.0, own - float(shares.sum(axis=0) @ logarithms.sum(axis=0)))
+
+
+def _gini(sizes: np.ndarray) -> float:
+    ranked = np.sort(sizes)
+    clients = len(ranked)
+    ranks = 2 * np.arange(1, clients + 1) - clients - 1
+    return max(0.0, float(ranks @ ranked / (clients * ranked.sum())))

@@ -1,0 +1,102 @@
+"""Draws that are repeated until every client has enough, and the beta to advise if none will do."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+
+from coterie.core.errors import ConfigError
+
+_ATTEMPTS, _FEWEST = 200, 10
+_CELLS = 10_000_000  # numbers drawn in all the attempts at one beta: less than a second
+_PROBED = 4  # a beta that is only looked at gets one attempt in four
+_STEP = 1.25
+_ONE_HOT, _EVEN = 1e-6, 1e3  # below, a class goes to one client; above, shares are even
+BETA_MAX = 1e6
+
+# Counts by class (or by one row for all) and client, for a beta; None if the draw came to nothing.
+Draw = Callable[[np.random.Generator, float], np.ndarray | None]
+
+
+class Rule(Protocol):
+    """What the settings of a rule that draws have in common."""
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are to be."""
+
+    @property
+    def beta(self) -> float:
+        """The concentration of the Dirichlet distribution."""
+
+    @property
+    def min_samples(self) -> int:
+        """The fewest samples that a client may have."""
+
+
+def fitting(
+    rule: Rule, draw: Draw, samples: int, rows: int, seed: int
+) -> tuple[np.ndarray, np.random.Generator]:
+    """The first counts that give every client `min_samples`, and the generator they came from.
+
+    Attempt a is drawn at the address of round a. There are 200 at most, fewer where one of `rows`
+    times the clients takes long; the error then names values that work with this seed.
+    """
+    limit = min(_ATTEMPTS, max(_FEWEST, _CELLS // (rows * rule.clients)))
+    best = 0
+    for smallest, counts, generator in _attempts(draw, seed, rule.beta, limit):
+        if smallest >= rule.min_samples:
+            return counts, generator
+        best = max(best, smallest)
+    beta = _smallest_beta(rule, draw, seed, limit // _PROBED)
+    remedies = [f"partition.beta={beta:g} or more"] if beta else []
+    remedies += [f"partition.min_samples={best}"] if best else []
+    remedies += ["fewer partition.clients"]
+    unhelpful = "" if beta else "; no larger beta was found to help"
+    raise ConfigError(
+        f"partition.beta={rule.beta} leaves one of partition.clients={rule.clients} with "
+        f"fewer than partition.min_samples={rule.min_samples} of {samples} samples in "
+        f"each of {limit} draws (the best draw left {best}){unhelpful}; "
+        f"use {', or '.join(remedies)}"
+    )
+
+
+def deal_counts(
+    labels: np.ndarray, counts: np.ndarray, generator: np.random.Generator
+) -> dict[int, np.ndarray]:
+    """Shuffle every class, deal it out by the counts, and shuffle every client's share."""
+    classes, clients = counts.shape
+    by_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts.sum(axis=1))[:-1])
+    members = [generator.permutation(indices) for indices in by_class]
+    owners = np.repeat(np.tile(np.arange(clients), classes), counts.reshape(-1))
+    grouped = np.concatenate(members)[np.argsort(owners, kind="stable")]
+    shares = np.split(grouped, np.cumsum(counts.sum(axis=0))[:-1])
+    return {client: generator.permutation(share) for client, share in enumerate(shares)}
+
+
+def _attempts(
+    draw: Draw, seed: int, beta: float, limit: int
+) -> Iterator[tuple[int, np.ndarray, np.random.Generator]]:
+    """Of every attempt the smallest share, the counts by class and client, and the generator."""
+    from coterie.core import seeds
+
+    for attempt in range(limit):
+        generator = seeds.generator(seed, "partition", round=attempt)
+        counts = draw(generator, beta)
+        if counts is not None:
+            yield int(counts.sum(axis=0).min()), counts, generator
+
+
+def _smallest_beta(rule: Rule, draw: Draw, seed: int, limit: int) -> float | None:
+    """A beta of a growing grid that works where the one before it does not, by bisection."""
+    start = max(rule.beta, _ONE_HOT)
+    steps = max(0, math.ceil(math.log(_EVEN / start, _STEP)))
+    grid = [float(f"{start * _STEP**step:.3g}") for step in range(1, steps + 1)]
+    low, high = 0, len(grid)
+    while low < high:
+        middle = (low + high) // 2
+        attempts = _attempts(draw, seed, grid[middle], limit)
+        works = any(smallest >= rule.min_samples for smallest, _, _ in attempts)
+        low, high = (low, middle) if works else (middle + 1, high)
+    return grid[low] if low < len(grid) else None

@@ -1,0 +1,84 @@
+"""`balanced-dirichlet`: label skew by a Dirichlet draw, with clients of equal size."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from annotated_types import Ge, Gt, Le
+
+from coterie.data.partitions import require_enough
+from coterie.data.partitions._draws import BETA_MAX, deal_counts
+from coterie.data.skew import Skewed
+
+if TYPE_CHECKING:
+    from coterie.data.datasets import Groups
+
+_NORMALISATIONS = 100
+_NOTHING = 1e-200  # a sum below this is that of entries which the draw has rounded to 0
+
+
+@dataclass(frozen=True, slots=True)
+class BalancedDirichlet(Skewed):
+    """The partition of Orchestra (Lubana et al. 2022): a Dirichlet draw made doubly balanced.
+
+    Every row of a K x n matrix is p ~ Dir(beta 1_n). Rows are scaled to the classes' sizes and
+    columns to the clients' (N/n, give or take one) in turn, 100 times, and rounded down. What that
+    leaves is dealt so that no sample is lost and every size is met: one by one where the largest
+    fractions were cut off, the rest class by class. No draw can fail.
+    """
+
+    clients: Annotated[int, Ge(1)] = 10
+    beta: Annotated[float, Gt(0), Le(BETA_MAX)] = 0.5
+    min_samples: Annotated[int, Ge(1)] = 10
+
+    def deal(
+        self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
+    ) -> dict[int, np.ndarray]:
+        """The training indices of every client."""
+        from coterie.core import seeds
+
+        require_enough(len(labels), self.clients, self.min_samples)
+        generator = seeds.generator(seed, "partition")
+        drawn = generator.dirichlet(np.full(self.clients, self.beta), size=classes)
+        totals = np.bincount(labels, minlength=classes)
+        sizes = np.full(self.clients, len(labels) // self.clients)
+        sizes[: len(labels) % self.clients] += 1
+        return deal_counts(
+            labels, _rounded(_scaled(drawn, totals, sizes), totals, sizes), generator
+        )
+
+
+def _scaled(matrix: np.ndarray, totals: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Sinkhorn's normalisation to both margins, ending with no row and no column above its own."""
+    matrix = np.nan_to_num(matrix)
+    for _ in range(_NORMALISATIONS):
+        matrix = matrix * _ratio(totals, matrix.sum(axis=1))[:, None]
+        matrix = matrix * _ratio(sizes, matrix.sum(axis=0))
+    shrunk = np.minimum(1.0, _ratio(totals, matrix.sum(axis=1)))
+    return np.asarray(matrix * shrunk[:, None])
+
+
+def _ratio(wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
+    return np.where(found > _NOTHING, wanted / np.maximum(found, _NOTHING), 0.0)
+
+
+def _rounded(matrix: np.ndarray, totals: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Whole counts by class and client that meet both margins exactly."""
+    counts: np.ndarray = np.floor(matrix).astype(np.int64)
+    left, wanting = totals - counts.sum(axis=1), sizes - counts.sum(axis=0)
+    fractions = (matrix - counts).reshape(-1)
+    cut_off = np.argsort(-fractions, kind="stable")[: np.count_nonzero(fractions)]
+    for k, j in zip(*(place.tolist() for place in np.divmod(cut_off, len(sizes))), strict=True):
+        if left[k] and wanting[j]:
+            counts[k, j] += 1
+            left[k] -= 1
+            wanting[j] -= 1
+    for k in np.flatnonzero(left):
+        for j in np.flatnonzero(wanting):
+            given = min(left[k], wanting[j])
+            counts[k, j] += given
+            left[k] -= given
+            wanting[j] -= given
+            if not left[k]:
+                break
+    return counts

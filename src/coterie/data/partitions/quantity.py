@@ -1,0 +1,45 @@
+"""`quantity`: clients of very different sizes, each with a random mix of the classes."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from annotated_types import Ge, Gt, Le
+
+from coterie.data.partitions import require_enough
+from coterie.data.partitions._draws import BETA_MAX, fitting
+from coterie.data.skew import Skewed
+
+if TYPE_CHECKING:
+    from coterie.data.datasets import Groups
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity(Skewed):
+    """Quantity skew as in NIID-Bench: p ~ Dir(beta 1_n), client j has a share p_j of all samples.
+
+    A random order of the samples is cut at floor(cumsum(p) N); p is drawn again until every client
+    has `min_samples`.
+    """
+
+    clients: Annotated[int, Ge(1)] = 10
+    beta: Annotated[float, Gt(0), Le(BETA_MAX)] = 0.5
+    min_samples: Annotated[int, Ge(1)] = 10
+
+    def deal(
+        self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
+    ) -> dict[int, np.ndarray]:
+        """The training indices of every client."""
+        samples = len(labels)
+        require_enough(samples, self.clients, self.min_samples)
+
+        def draw(generator: np.random.Generator, beta: float) -> np.ndarray:
+            share = generator.dirichlet(np.full(self.clients, beta))
+            # a beta next to 0 can give no number at all; the attempt then fails as it should
+            cuts = np.floor(np.nan_to_num(np.cumsum(share)) * samples).astype(np.int64)
+            cuts[-1] = samples
+            return np.diff(cuts, prepend=0)[None]
+
+        counts, generator = fitting(self, draw, samples, 1, seed)
+        order = generator.permutation(samples)
+        return dict(enumerate(np.split(order, np.cumsum(counts[0])[:-1])))

@@ -1,0 +1,83 @@
+"""`windows`: MFCL's scenarios 1 to 110, every client with a window of consecutive classes."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from coterie.core.errors import ConfigError
+from coterie.data.skew import Skewed
+
+if TYPE_CHECKING:
+    from coterie.data.datasets import Groups
+
+_SMALL, _LARGE = 10, 100  # as many clients as classes: the two data sets of the scenarios
+
+
+@dataclass(frozen=True, slots=True)
+class Windows(Skewed):
+    """The class windows of MFCL's Tables 1 (10 clients and classes) and 4 (100 of both).
+
+    Scenario s gives every client w = s classes up to 10 and w = s - 10 above. Client m (from 0)
+    has the classes start(m), ..., start(m) + w - 1 modulo n, with start(m) = m w (`plain`).
+    The printed tables shift the second cycle of clients by one where gcd(w, n) = 2 and w < n/2:
+    start(m) = m w + floor(m gcd(w, n) / n) (`table`). By both, w clients hold every class.
+
+    Each class is shuffled and cut into w chunks, one per holder in the clients' order: of
+    floor(|class| / w) samples with `equal`, else with the remainder dealt to the first holders.
+    """
+
+    scenario: Annotated[int, Ge(1), Le(_SMALL + _LARGE)] = 2
+    rule: Literal["table", "plain"] = "table"
+    equal: bool = True
+    min_samples: Annotated[int, Ge(1)] = 1
+
+    def windows(self) -> list[list[int]]:
+        """The classes of every client, counted from 0, in the order of its window."""
+        n, w = self._extent()
+        common = math.gcd(w, n)
+        shifted = self.rule == "table" and common == 2 and 2 * w < n
+        starts = [m * w + shifted * (m * common // n) for m in range(n)]
+        return [[(start + j) % n for j in range(w)] for start in starts]
+
+    def deal(
+        self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
+    ) -> dict[int, np.ndarray]:
+        """The training indices of every client, class by class in the order of its window."""
+        from coterie.core import seeds
+
+        n, w = self._extent()
+        if classes != n:
+            fits = {_SMALL: "1 to 10", _LARGE: "11 to 110"}.get(classes)
+            remedy = f"use partition.scenario={fits}" if fits else "use another partition.kind"
+            raise ConfigError(
+                f"partition.scenario={self.scenario} is for {n} classes and the data set has "
+                f"{classes}; {remedy}"
+            )
+        generator = seeds.generator(seed, "partition")
+        chunks = []
+        for k in range(n):
+            members = generator.permutation(np.flatnonzero(labels == k))
+            if self.equal:
+                self._require(k, len(members), w)
+                members = members[: len(members) // w * w]
+            chunks.append(iter(np.array_split(members, w)))
+        return {
+            client: np.concatenate([next(chunks[k]) for k in window])
+            for client, window in enumerate(self.windows())
+        }
+
+    def _extent(self) -> tuple[int, int]:
+        """The number of clients, which is that of classes, and of classes per client."""
+        if self.scenario <= _SMALL:
+            return _SMALL, self.scenario
+        return _LARGE, self.scenario - _SMALL
+
+    def _require(self, k: int, samples: int, holders: int) -> None:
+        if samples < holders:
+            raise ConfigError(
+                f"partition.scenario={self.scenario} deals class {k} to {holders} clients and it "
+                f"has {samples} samples; use partition.equal=false or a smaller partition.scenario"
+            )

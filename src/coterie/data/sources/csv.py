@@ -1,0 +1,120 @@
+"""`csv`: images listed in CSV files with the user each belongs to, such as GLD-23K."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from coterie.core.errors import DataError
+from coterie.data.datasets import Groups, Raw
+from coterie.data.formats import images, places
+
+_USER, _IMAGE, _CLASS = "user_id", "image_id", "class"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The columns of one CSV file, and the files of its images."""
+
+    users: list[str]
+    classes: list[str]
+    paths: list[Path]
+
+
+def files(root: str) -> tuple[Path, ...]:
+    """Both CSV files and the images they list."""
+    folder = places.given("csv", root)
+    train, test = _tables(folder)
+    return (_listing(folder, "train"), _listing(folder, "test"), *train.paths, *test.paths)
+
+
+def decode(root: str, resize: int, scratch: Path) -> Raw:
+    """Decode the listed images; users and classes are numbered in their order."""
+    train, test = _tables(places.given("csv", root))
+    x_train, x_test = images.decode({"x_train": train.paths, "x_test": test.paths}, resize, scratch)
+    classes, users = places.ordered(train.classes + test.classes), places.ordered(train.users)
+    half = (0.5,) * x_train.shape[1]
+    return Raw(
+        x_train,
+        _numbers(train.classes, classes),
+        x_test,
+        _numbers(test.classes, classes),
+        len(classes),
+        mean=half,
+        std=half,
+        groups=Groups(_numbers(train.users, users), np.empty(0, np.int64), tuple(users)),
+    )
+
+
+def _tables(root: Path) -> tuple[_Rows, _Rows]:
+    listings = [_listing(root, "train"), _listing(root, "test")]
+    folder = root / "images"
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder; put the images there as IMAGE_ID.jpg")
+    known: dict[str, Path] = {}
+    for path in places.below(folder, images.ENDINGS):
+        if known.setdefault(path.stem, path) != path:
+            raise DataError(f"{path} and {known[path.stem]} have one image_id; remove one of them")
+    train, test = (_read(listing, folder, known) for listing in listings)
+    return train, test
+
+
+def _listing(root: Path, part: str) -> Path:
+    """The one CSV file with `train` or `test` in its name, in the root or in a folder of it."""
+    for pattern in ("*.csv", "*/*.csv"):
+        found = sorted(path for path in root.glob(pattern) if part in path.name.lower())
+        if len(found) > 1:
+            raise DataError(f"{found[0]} and {found[1]} both list {part} samples; keep one of them")
+        if found:
+            return found[0]
+    raise DataError(
+        f"{root} holds no file *{part}*.csv; put one with the columns {_USER}, {_IMAGE}, {_CLASS} "
+        "there"
+    )
+
+
+def _read(listing: Path, folder: Path, known: dict[str, Path]) -> _Rows:
+    """The rows of a CSV file; test samples need no user."""
+    needed = [_IMAGE, _CLASS] if "test" in listing.name.lower() else [_USER, _IMAGE, _CLASS]
+    rows = _Rows([], [], [])
+    try:
+        with listing.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.DictReader(stream, skipinitialspace=True)
+            columns = [column.strip() for column in reader.fieldnames or ()]
+            reader.fieldnames = columns
+            for column in needed:
+                if column not in columns:
+                    raise DataError(
+                        f"{listing} has no column {column!r} (it has: {', '.join(columns)}); add it"
+                    )
+            for row in reader:
+                values = {column: (row[column] or "").strip() for column in needed}
+                _add(rows, values, f"{listing}:{reader.line_num}", folder, known)
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{listing} cannot be read ({error}); write it as UTF-8 CSV") from error
+    if not rows.paths:
+        raise DataError(f"{listing} lists no sample; add rows")
+    return rows
+
+
+def _add(
+    rows: _Rows, values: dict[str, str], origin: str, folder: Path, known: dict[str, Path]
+) -> None:
+    for column, value in values.items():
+        if not value:
+            raise DataError(f"{origin}: {column} is empty; fill it in or remove the row")
+    image = values[_IMAGE]
+    path = known.get(image) or known.get(Path(image).stem)
+    if path is None:
+        raise DataError(f"{origin}: {folder} holds no image {image!r}; add it or remove the row")
+    rows.users.append(values.get(_USER, ""))
+    rows.classes.append(values[_CLASS])
+    rows.paths.append(path)
+
+
+def _numbers(values: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """The place of every value among the names."""
+    places_of = {name: place for place, name in enumerate(names)}
+    return np.array([places_of[value] for value in values], np.int64)

@@ -1,0 +1,90 @@
+"""Smaller and more uneven training sets: a balanced subset, a long tail, a held-out fifth."""
+
+import numpy as np
+
+from coterie.core.errors import ConfigError
+
+_SPLIT_SEED = 0
+_TEST_SHARE = 5  # one in so many is held out
+_ROUNDING = 1e-9  # what is a whole number but for the last bits is that number
+
+
+def select(
+    labels: np.ndarray, classes: int, seed: int, limit: int = 0, imbalance: float = 1.0
+) -> np.ndarray:
+    """The indices of the training samples to keep, sorted; with the defaults, all.
+
+    `imbalance` rho makes a long tail (Cao et al. 2019): class k of K keeps
+    n_max * rho^(-k / (K - 1)) samples, n_max being the size of the largest class. Of what is left,
+    `limit` keeps that many, as equally many of every class as the classes allow.
+    """
+    from coterie.core import seeds
+
+    if not (np.isfinite(imbalance) and imbalance >= 1):
+        raise ConfigError(f"data.imbalance={imbalance} must be 1 (no long tail) or more")
+    if limit < 0:
+        raise ConfigError(f"data.limit={limit} must be 0 (all samples) or more")
+    rows = np.arange(len(labels))
+    if imbalance > 1:
+        sizes = tail(np.bincount(labels, minlength=classes), imbalance)
+        rows = _draw(rows, labels, sizes, seeds.generator(seed, "subset/imbalance"))
+    if limit:
+        counts = np.bincount(labels[rows], minlength=classes)
+        sizes = share(counts, limit)
+        rows = _draw(rows, labels, sizes, seeds.generator(seed, "subset/limit"))
+    return rows
+
+
+def tail(counts: np.ndarray, imbalance: float) -> np.ndarray:
+    """How many samples every class keeps in a long tail; at least one of those it has."""
+    places = np.arange(len(counts)) / max(len(counts) - 1, 1)
+    wanted = np.floor(counts.max() * imbalance**-places + _ROUNDING).astype(np.int64)
+    kept: np.ndarray = np.minimum(counts, np.maximum(wanted, 1))
+    return kept
+
+
+def share(counts: np.ndarray, limit: int) -> np.ndarray:
+    """`limit` samples shared equally; what a small class lacks goes to the others."""
+    total, present = int(counts.sum()), int(np.count_nonzero(counts))
+    if limit > total:
+        raise ConfigError(
+            f"data.limit={limit} is more than the {total} training samples there are; lower it"
+        )
+    if limit < present:
+        raise ConfigError(
+            f"data.limit={limit} leaves some of the {present} classes without a sample; set it to "
+            f"{present} or more"
+        )
+    sizes = np.zeros_like(counts)
+    while (left := limit - int(sizes.sum())) > 0:
+        unfilled = np.flatnonzero(sizes < counts)
+        each = left // len(unfilled)
+        if each:
+            sizes[unfilled] = np.minimum(counts[unfilled], sizes[unfilled] + each)
+        else:
+            sizes[unfilled[:left]] += 1
+    return sizes
+
+
+def hold_out(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Training and test indices, sorted: a fifth of every class is test, the same in every run.
+
+    A class of one sample stays in the training set; one of two samples or more has a test sample.
+    """
+    random = np.random.default_rng(_SPLIT_SEED)
+    held = np.zeros(len(labels), bool)
+    for k in np.unique(labels):
+        members = random.permutation(np.flatnonzero(labels == k))
+        tests = max(round(len(members) / _TEST_SHARE), 1) if len(members) > 1 else 0
+        held[members[:tests]] = True
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def _draw(
+    rows: np.ndarray, labels: np.ndarray, sizes: np.ndarray, random: np.random.Generator
+) -> np.ndarray:
+    """So many rows of every class, drawn without replacement, sorted."""
+    kept = [
+        random.permutation(rows[labels[rows] == k])[:size] for k, size in enumerate(sizes.tolist())
+    ]
+    return np.sort(np.concatenate(kept))

@@ -1,0 +1,53 @@
+"""FedProx: federated averaging with a proximal term (Li et al., MLSys 2020).
+
+Each client stays near the model it received:
+
+    loss = L(w) + (mu / 2) |w - w_t|^2,     over parameters, not over buffers
+
+Settled here: the term enters as its gradient mu (w - w_t) when a step's gradients are complete, so
+that accumulation counts it once; the paper's inexact solving (a number of epochs per client) is
+`[local]`, the same for all.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+from coterie.core.bundle import Bundle, ClientState, Payload
+from coterie.kit import stock
+from coterie.kit.context import ClientContext
+from coterie.kit.fields import NonNegative
+from coterie.kit.local import train
+from coterie.kit.method import Method
+from coterie.nets.heads import Network
+
+
+@final
+@dataclass(frozen=True)
+class FedProx(Method):
+    """FedAvg with a pull towards the received model. Works with any objective."""
+
+    mu: NonNegative = 0.01  # weight of the proximal term
+
+    objectives = None
+
+    init = stock.start_from_net
+    broadcast = stock.send_model
+    server_update = stock.average
+    model = stock.global_model
+
+    def client_update(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """Train with the proximal gradient."""
+        net = ctx.net(down["model"])
+        anchor = {name: weight.detach().clone() for name, weight in net.named_parameters()}
+
+        def pull(net: Network) -> None:
+            for name, weight in net.named_parameters():
+                if weight.grad is not None:
+                    weight.grad.add_(weight.detach() - anchor[name], alpha=self.mu)
+
+        train(ctx, net, ctx.objective.loss, hook=pull if self.mu > 0 else None)
+        gaps = (weight.detach() - anchor[name] for name, weight in net.named_parameters())
+        ctx.metrics["drift"] = sum(float(gap.square().sum()) for gap in gaps) ** 0.5
+        return Bundle({"model": ctx.shared(net)}), None

@@ -1,0 +1,132 @@
+"""SCAFFOLD: control variates against client drift (Karimireddy et al., ICML 2020), option II.
+
+The server keeps c, client i keeps c_i, both zero at first. A local step of rate eta is
+
+    y = y - eta (g(y) - c_i + c)
+
+and after K steps from x
+
+    c_i' = c_i - c + (x - y) / (K eta)
+    x    = sum_i (n_i / n) y_i,          c = c + (1/N) sum_i (c_i' - c_i)
+
+with N all clients of the federation. Settled here: models are averaged by numbers of samples (the
+paper: uniformly), c is not; parameters only, buffers are averaged plainly. With momentum rho a step
+moves about 1 / (1 - rho) times as far, so K is replaced by the effective number of steps
+
+    a = (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho)
+
+and the default is rho = 0, whatever `local.momentum` says. `correction` says where c - c_i enters:
+`gradient` adds it to the gradient, `post_step` subtracts eta (c - c_i) from the weights after the
+optimiser's step, past its momentum.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, final
+
+import torch
+
+from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
+from coterie.core.errors import ConfigError
+from coterie.core.task import Reply, Round
+from coterie.kit import stock
+from coterie.kit.context import ClientContext, ServerContext
+from coterie.kit.fields import Decay
+from coterie.kit.local import Stepper
+from coterie.kit.method import Method
+from coterie.kit.optimizers import Local
+from coterie.kit.pool import Nets
+from coterie.nets.heads import Network
+
+
+def effective_steps(steps: int, momentum: float) -> float:
+    """How many plain steps the same gradients would need: a of the equation above."""
+    return (steps - momentum * (1.0 - momentum**steps) / (1.0 - momentum)) / (1.0 - momentum)
+
+
+@final
+@dataclass(frozen=True)
+class Scaffold(Method):
+    """Local training corrected by control variates. Works with any objective."""
+
+    momentum: Decay = 0.0  # of the local optimiser, in the place of local.momentum
+    correction: Literal["gradient", "post_step"] = "gradient"
+
+    objectives = None
+    reduce: ClassVar = {"model": "mean", "control": "sum"}
+    leaves: ClassVar[str] = "weights, a control variate as large, and its number of samples"
+
+    model = stock.global_model
+
+    def check(self, local: Local) -> None:
+        """The control variates assume steps of plain SGD."""
+        if local.optimizer != "sgd":
+            raise ConfigError(
+                f"method.name = 'scaffold' needs local.optimizer = 'sgd', not {local.optimizer!r}"
+            )
+
+    def init(self, nets: Nets) -> ServerState:
+        """The network, and c = 0."""
+        trained = dict(nets["model"].named_parameters())
+        weights = nets.weights()
+        control = {name: torch.zeros_like(weights[name]) for name in trained if name in weights}
+        return Bundle({"model": weights, "control": control})
+
+    def broadcast(self, server: ServerState, round: Round) -> Payload:
+        """x and c."""
+        return Bundle({"model": server["model"], "control": server["control"]})
+
+    def client_update(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """K corrected steps, then the new control variate."""
+        received, control = down["model"], down["control"]
+        own = state["control"] if state else {n: torch.zeros_like(t) for n, t in control.items()}
+        net, local = ctx.net(received), self._local(ctx.local)
+        shift = {
+            name: (control[name] - own[name]).to(weight.device)
+            for name, weight in net.named_parameters()
+            if name in control
+        }
+        rate = local.rate(ctx.round)
+
+        def correct_gradient(net: Network) -> None:
+            for name, weight in net.named_parameters():
+                if name in shift and weight.grad is not None:
+                    weight.grad.add_(shift[name])
+
+        @torch.no_grad()
+        def correct_weights(net: Network) -> None:
+            for name, weight in net.named_parameters():
+                if name in shift:
+                    weight.sub_(shift[name], alpha=rate)
+
+        hooks = {"gradient": (correct_gradient, None), "post_step": (None, correct_weights)}
+        hook, after = hooks[self.correction]
+        stepper = Stepper(ctx, net, local=local, hook=hook, after=after)
+        for batch in ctx.batches():
+            stepper(ctx.objective.loss(net, batch), batch)
+        stepper.report()
+        weights = ctx.shared(net)
+        change = self._change(received, weights, control, rate, stepper.steps)
+        renewed = {name: own[name] + change[name] for name in change}
+        return Bundle({"model": weights, "control": change}), Bundle({"control": renewed})
+
+    def _local(self, local: Local) -> Local:
+        return replace(local, momentum=self.momentum, nesterov=local.nesterov and self.momentum > 0)
+
+    def _change(
+        self, before: Tensors, after: Tensors, control: Tensors, rate: float, steps: int
+    ) -> Tensors:
+        """c_i' - c_i = (x - y) / (a eta) - c."""
+        length = rate * effective_steps(steps, self.momentum)
+        return {name: (before[name] - after[name]) / length - control[name] for name in control}
+
+    def server_update(
+        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
+    ) -> ServerState:
+        """Average the models; move c by the clients' changes over all N clients."""
+        reduced = ctx.reduce(replies)
+        share, change = 1.0 / ctx.round.clients, reduced["control"]
+        control = {n: c + share * change[n] for n, c in server["control"].items()}
+        return ctx.step(server, reduced["model"]).replace(control=control)

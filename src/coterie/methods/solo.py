@@ -1,0 +1,62 @@
+"""SOLO: every client trains alone, from an initialisation of its own, and sends nothing.
+
+    w_i = local training of w_i on client i
+
+The lower bound that federated methods are compared with. There is no global model: the reported
+accuracy is the mean over the clients' models on the global test set, its spread the standard
+deviation over clients. A client trains in the rounds it is invited to; `run.rounds` times
+`local.epochs` is what a published "300 epochs" corresponds to.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
+from coterie.core.task import Reply, Round
+from coterie.kit.context import ClientContext, ServerContext
+from coterie.kit.local import train
+from coterie.kit.method import Method
+from coterie.kit.pool import Nets
+
+
+@final
+@dataclass(frozen=True)
+class Solo(Method):
+    """No federation at all. Works with any objective."""
+
+    objectives = None
+    reduce: ClassVar = {}
+    leaves: ClassVar[str] = "nothing"
+
+    def init(self, nets: Nets) -> ServerState:
+        """The server knows nothing."""
+        return Bundle()
+
+    def broadcast(self, server: ServerState, round: Round) -> Payload:
+        """Nothing is sent."""
+        return Bundle()
+
+    def client_update(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """Go on training this client's own model."""
+        net = ctx.net(state["model"] if state else ctx.fresh())
+        train(ctx, net, ctx.objective.loss)
+        return Bundle(), Bundle({"model": ctx.shared(net)})
+
+    def server_update(
+        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
+    ) -> ServerState:
+        """Nothing was received."""
+        return server
+
+    def model(self, server: ServerState) -> Tensors | None:
+        """There is no global model."""
+        return None
+
+    def personal(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> Tensors | None:
+        """The client's model; before its first round, its own initialisation."""
+        return state["model"] if state else ctx.fresh()

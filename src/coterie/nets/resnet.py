@@ -1,0 +1,119 @@
+"""Residual networks (He et al., CVPR 2016), as the papers use them on small images.
+
+The stem is `cifar` (a 3 x 3 convolution with stride 1, no pooling) or `imagenet` (7 x 7 with
+stride 2, then max-pooling). Convolutions start from Kaiming's normal law over their fan-out,
+normalisation layers from weight 1 and bias 0. Without normalisation layers convolutions have
+biases.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coterie.core.errors import ConfigError
+from coterie.nets.build import Backbone, NetSettings
+from coterie.nets.norm import NormKind, norm_2d
+
+_SMALLEST = {"cifar": 4, "imagenet": 32}
+
+
+def convolution(before: int, after: int, size: int, stride: int, norm: NormKind) -> nn.Sequential:
+    """A convolution that keeps the borders, and its normalisation."""
+    bias = norm == "none"
+    layer = nn.Conv2d(before, after, size, stride=stride, padding=size // 2, bias=bias)
+    return nn.Sequential(layer, norm_2d(norm, after))
+
+
+class Block(nn.Module):
+    """y = ReLU(F(x) + x), with a 1 x 1 convolution on x where the shape changes."""
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
+        super().__init__()
+        self.body, self.shortcut = body, shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output."""
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+def basic(before: int, width: int, stride: int, norm: NormKind) -> Block:
+    """Two 3 x 3 convolutions."""
+    body = nn.Sequential(
+        convolution(before, width, 3, stride, norm),
+        nn.ReLU(),
+        convolution(width, width, 3, 1, norm),
+    )
+    return Block(body, _shortcut(before, width, stride, norm))
+
+
+def bottleneck(before: int, width: int, stride: int, norm: NormKind) -> Block:
+    """1 x 1, 3 x 3 with the stride, 1 x 1 to four times the width."""
+    body = nn.Sequential(
+        convolution(before, width, 1, 1, norm),
+        nn.ReLU(),
+        convolution(width, width, 3, stride, norm),
+        nn.ReLU(),
+        convolution(width, 4 * width, 1, 1, norm),
+    )
+    return Block(body, _shortcut(before, 4 * width, stride, norm))
+
+
+def _shortcut(before: int, after: int, stride: int, norm: NormKind) -> nn.Module:
+    if before == after and stride == 1:
+        return nn.Identity()
+    return convolution(before, after, 1, stride, norm)
+
+
+class ResNet(Backbone):
+    """A stem, stages of blocks that halve the image and double the width, a global mean."""
+
+    def __init__(
+        self, channels: int, blocks: Sequence[int], first: int, deep: bool, settings: NetSettings
+    ) -> None:
+        super().__init__()
+        make, growth = (bottleneck, 4) if deep else (basic, 1)
+        norm = settings.norm
+        if settings.stem == "cifar":
+            self.stem = nn.Sequential(convolution(channels, first, 3, 1, norm), nn.ReLU())
+        else:
+            pool = nn.MaxPool2d(3, stride=2, padding=1)
+            self.stem = nn.Sequential(convolution(channels, first, 7, 2, norm), nn.ReLU(), pool)
+        before, stages = first, []
+        for number, count in enumerate(blocks):
+            width = first * 2**number
+            stage = []
+            for position in range(count):
+                stride = 2 if number > 0 and position == 0 else 1
+                stage.append(make(before, width, stride, norm))
+                before = growth * width
+            stages.append(nn.Sequential(*stage))
+        self.stages = nn.Sequential(*stages)
+        self.width = before
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, c, rows, columns) -> (n, width)."""
+        return torch.mean(self.stages(self.stem(x)), dim=(2, 3))
+
+
+def build_resnet(
+    name: str,
+    shape: tuple[int, ...],
+    settings: NetSettings,
+    *,
+    blocks: Sequence[int],
+    first: int,
+    deep: bool = False,
+) -> ResNet:
+    """A residual network for images of `shape`; says so where they are too small or no images."""
+    smallest = _SMALLEST[settings.stem]
+    if len(shape) != 3 or min(shape[1:]) < smallest:
+        raise ConfigError(
+            f"net.backbone = {name!r} with net.stem = {settings.stem!r} takes images of at least "
+            f"{smallest} x {smallest} pixels, the data has samples of shape {shape}"
+        )
+    return ResNet(shape[0], blocks, first, deep, settings)

@@ -1,0 +1,399 @@
+"""Bad configurations and bad data: one clear line, exit 2 or 3, no traceback, nothing written."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import toy
+from coterie.cli.main import main
+from coterie.config import resolve
+
+Refused = Callable[..., str]
+
+OVERRIDES: dict[str, tuple[str, ...]] = {
+    # tables and keys, with the nearest spelling
+    "rnu.seed=3": ("no table 'rnu'", "did you mean 'run'?"),
+    ".seed=3": ("no table ''",),
+    "run.=3": ("'run.=3'", "table.key=value"),
+    "run.seed": ("'run.seed'", "table.key=value"),
+    "digits/fedavgm": ("'digits/fedavgm'", "table.key=value"),
+    "local.learning_rate=1": ("local has no key 'learning_rate'", "takes: epochs"),
+    "local.momentun=0": ("no key 'momentun'", "did you mean 'momentum'?"),
+    "method.mu=1": ("method has no key 'mu'", "fedavg takes: no key"),
+    "partition.alpha=1": ("partition has no key 'alpha'", "dirichlet takes: clients, beta"),
+    "partition.nam=iid": ("partition has no key 'nam'",),
+    "run.seed.low=1": ("run has no key 'seed.low'",),
+    "evaluate.evaluator=[]": ("evaluate has no key 'evaluator'", "with"),
+    "data.limit=10": ("data has no key 'limit'",),
+    # wrong types
+    "run.seed=": ("run.seed = ''", "integer"),
+    "run.seed=abc": ("run.seed = 'abc'", "integer"),
+    "run.seed=1.5": ("run.seed = 1.5", "integer"),
+    "run.seed=true": ("run.seed = True", "integer"),
+    "run.seed=2024-01-01": ("run.seed = ", "2024", "integer"),
+    "local.lr=true": ("local.lr = True", "number"),
+    "local.lr=fast": ("local.lr = 'fast'", "number"),
+    'local.lr="0.1"': ("local.lr = '0.1'", "number"),
+    "local.nesterov=1": ("local.nesterov = 1", "boolean"),
+    "local.milestones=3": ("local.milestones = 3",),
+    "local.milestones=[1.5]": ("local.milestones = [1.5]", "integer"),
+    "executor.devices=cpu": ("executor.devices = 'cpu'",),
+    "evaluate.with=accuracy": ("evaluate.with = 'accuracy'",),
+    "evaluate.with=[3]": ("evaluate.with = [3]", "string"),
+    "record.tensorboard=1": ("record.tensorboard = 1", "boolean"),
+    "method.name=5": ("method.name = 5", "name"),
+    "data.root=3": ("data.root = 3", "string"),
+    # ranges
+    "run.seed=-1": ("run.seed = -1", "greater than or equal to 0"),
+    "run.rounds=0": ("run.rounds = 0", "greater than or equal to 1"),
+    "local.epochs=0": ("local.epochs = 0",),
+    "local.steps=-1": ("local.steps = -1",),
+    "local.batch_size=1": ("local.batch_size = 1", "greater than or equal to 2"),
+    "local.accumulate=0": ("local.accumulate = 0",),
+    "local.lr=0": ("local.lr = 0", "greater than 0"),
+    "local.momentum=1.0": ("local.momentum = 1.0", "less than 1"),
+    "local.clip=-1": ("local.clip = -1",),
+    "local.milestones=[-1]": ("local.milestones = [-1]",),
+    "server.lr=0": ("server.lr = 0",),
+    "cohort.fraction=0": ("cohort.fraction = 0",),
+    "cohort.fraction=1.5": ("cohort.fraction = 1.5", "less than or equal to 1"),
+    "cohort.drop_before=2": ("cohort.drop_before = 2",),
+    "cohort.min_clients=0": ("cohort.min_clients = 0",),
+    "cohort.min_clients=7": ("cohort.min_clients = 7", "6 of 6 clients", "cohort.fraction"),
+    "executor.workers=-1": ("executor.workers = -1",),
+    "executor.timeout=-1": ("executor.timeout = -1",),
+    "evaluate.targets=[1.5]": ("evaluate.targets = [1.5]", "less than or equal to 1"),
+    "evaluate.targets=[0.5, -0.1]": ("evaluate.targets = [0.5, -0.1]",),
+    "checkpoint.keep=0": ("checkpoint.keep = 0",),
+    "net.projection=-1": ("net.projection = -1",),
+    # numbers that are none
+    "local.lr=nan": ("local.lr = nan", "finite"),
+    "local.lr=inf": ("local.lr = inf", "finite"),
+    "executor.timeout=nan": ("executor.timeout = nan", "finite"),
+    "evaluate.targets=[nan]": ("evaluate.targets = [nan]",),
+    f"local.lr=1{'0' * 400}": ("local.lr = 1000",),
+    f"run.seed=1{'0' * 5000}": ("run.seed = ", "integer"),
+    # names
+    "method.name=fedavgg": ("method.name = 'fedavgg'", "did you mean 'fedavg'?"),
+    "objective.name=superwised": ("objective.name = 'superwised'", "'supervised'?"),
+    "partition.kind=diriclet": ("partition.kind = 'diriclet'", "'dirichlet'?"),
+    "data.name=digit": ("data.name = 'digit'", "'digits'?"),
+    "data.augment=sepia": ("data.augment = 'sepia'", "none"),
+    "net.backbone=simple_cnn": ("net.backbone = 'simple_cnn'", "'simple-cnn'?"),
+    "net.norm=layer": ("net.norm = 'layer'", "'bn'", "'none'"),
+    "local.optimizer=rmsprop": ("local.optimizer = 'rmsprop'", "'sgd'"),
+    "local.schedule=linear": ("local.schedule = 'linear'", "'cosine'"),
+    "server.optimizer=sgd": ("server.optimizer = 'sgd'", "'momentum'"),
+    "executor.kind=threads": ("executor.kind = 'threads'", "'serial' or 'processes'"),
+    'evaluate.with=["acuracy"]': ("evaluate.with = 'acuracy'", "'accuracy'?"),
+    # the user's own classes
+    "method.name=no.such.module:Mine": ("'no.such.module:Mine'", "cannot be imported", "no"),
+    "method.name=toy_methods:Nobody": ("'toy_methods:Nobody'", "cannot be imported"),
+    "method.name=:Mine": ("method.name = ':Mine'", "cannot be imported"),
+    "method.name=broken_module:Mine": ("'broken_module:Mine'", "cannot be imported", "line 1"),
+    "method.name=raising_module:Mine": ("'raising_module:Mine'", "cannot be imported", "absent"),
+    "method.name=toy_methods:Following": ("'toy_methods:Following'", "not a Method"),
+    "method.name=toy_methods:train": ("'toy_methods:train'", "not a Method"),
+    "method.name=__main__:Mine": ("'__main__:Mine'", "put the class in a module"),
+    "method.name=coterie.kit.method:Method": ("coterie.kit.method:Method", "dataclass"),
+    "objective.name=toy_methods:Staged": ("'toy_methods:Staged'", "Objective"),
+    'evaluate.with=["toy_methods:Staged"]': ("'toy_methods:Staged'", "not an evaluator"),
+    'evaluate.with=["coterie.kit.evaluator:Evaluator"]': ("evaluate.with", "evaluator:Evaluator"),
+    'evaluate.with=["coterie.nets.heads:Network"]': ("evaluate.with", "heads:Network"),
+    # devices
+    "run.device=tpu": ("run.device = 'tpu'", "cannot be used here"),
+    "run.device=": ("run.device = ''", "cannot be used here"),
+    "run.device=cuda:99": ("run.device = 'cuda:99'", "cannot be used here"),
+    "run.device=meta": ("run.device = 'meta'", "cannot be used here"),
+    'executor.devices=["cpu","cuda:99"]': ("executor.devices = 'cuda:99'", "cannot be used"),
+    # impossible divisions
+    "partition.clients=0": ("partition.clients = 0",),
+    "partition.beta=0": ("partition.beta = 0", "greater than 0"),
+    "partition.clients=181": ("partition.clients=181", "180 training samples"),
+    "partition.min_samples=31": ("partition.min_samples=31", "180", "min_samples=30"),
+    "partition.beta=1e-9": ("partition.beta=1e-09", "partition.min_samples=4", "or more"),
+}
+
+TOGETHER: dict[str, tuple[list[str], tuple[str, ...]]] = {
+    "nesterov": (["local.nesterov=true", "local.momentum=0"], ("local.nesterov", "momentum")),
+    "step schedule": (["local.schedule=step"], ("local.schedule = 'step'", "local.milestones")),
+    "sampled": (
+        ["cohort.fraction=0.5", "cohort.min_clients=4"],
+        ("cohort.min_clients = 4", "invites 3 of 6"),
+    ),
+    "objective": (
+        ["method.name=toy_methods:Addressed", "objective.name=toy_methods:Following"],
+        ("method.name = 'toy_methods:Addressed'", "supervised", "'toy_methods:Following'"),
+    ),
+    "iid": (["partition.kind=iid", "partition.beta=1"], ("no key 'beta'", "iid takes: clients")),
+    "backbone": (["net.backbone=simple-cnn"], ("net.backbone = 'simple-cnn'", "(6,)", "'mlp'")),
+}
+
+FILES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
+    "broken": ("[run\nseed = 1", ("config.toml is not TOML",)),
+    "two keys": ("[run]\nseed = 1\nseed = 2", ("config.toml is not TOML",)),
+    "no text": (b"\xff\xfe\x00", ("config.toml is not TOML",)),
+    "table": ("[trainer]\nseed = 1", ("no table 'trainer'",)),
+    "misspelt table": ("[locall]\nlr = 1", ("no table 'locall'", "'local'?")),
+    "no table": ("run = 3", ("config.toml", "run must be a table")),
+    "tables": ("[[run]]\nseed = 3", ("config.toml", "run must be a table")),
+    "key": ("[run]\nround = 3", ("run has no key 'round'", "'rounds'?")),
+    "top-level key": ("seed = 3", ("no table 'seed'",)),
+    "value": ("[local]\nlr = nan", ("local.lr = nan", "finite")),
+    "time": ("[run]\nseed = 07:32:00", ("run.seed", "integer")),
+    "giant": (f"[run]\nseed = 1{'0' * 5000}", ("config.toml is not TOML",)),
+}
+
+COMMANDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
+    "no such config": (["run", "digits/fedvag"], ("'digits/fedvag'", "'digits/fedavg'?")),
+    "no such file": (["run", "mine.toml"], ("'mine.toml'", "shipped: ", "digits/fedavg")),
+    "a directory": (["run", "/tmp"], ("no configuration '/tmp'",)),
+    "a form": (["run", "seed=3"], ("'seed=3'", "table.key=value")),
+    "resume": (["run", "--resume"], ("--resume needs --out",)),
+    "option": (["run", "--rusume"], ("--rusume",)),
+    "no value": (["run", "--out"], ("--out", "requires an argument")),
+    "command": (["trian"], ("'trian'", "coterie --help")),
+    "kind": (["list", "metods"], ("'metods'", "'methods'?")),
+    "other kind": (["list", "zzz"], ("'zzz'", "methods, objectives, nets")),
+}
+
+
+@pytest.fixture
+def refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Refused]:
+    """Run the command in an empty folder: it must fail as promised; what it said."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def call(*arguments: str, code: int = 2, words: tuple[str, ...] = ()) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        said = capsys.readouterr()
+        assert ended.value.code == code, said.err
+        assert said.out == ""
+        assert said.err.startswith("coterie: ")
+        assert said.err.count("\n") == 1 and said.err.endswith("\n")
+        assert "Traceback" not in said.err and "this is a bug" not in said.err
+        for word in words:
+            assert word in said.err
+        assert not list(work.iterdir())
+        return said.err
+
+    yield call
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope="module")
+def config(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("config") / "toy.toml"
+    path.write_text(resolve(toy.tables(toy_data)).to_toml())
+    return str(path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def broken_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("modules")
+    (folder / "broken_module.py").write_text("class Mine(:\n")
+    (folder / "raising_module.py").write_text("Mine = absent\n")
+    sys.path.insert(0, str(folder))
+    yield
+    sys.path.remove(str(folder))
+
+
+@pytest.mark.parametrize("override", OVERRIDES, ids=lambda text: text[:60])
+def test_a_bad_override(override: str, config: str, refused: Refused) -> None:
+    refused("run", config, override, words=OVERRIDES[override])
+
+
+@pytest.mark.parametrize("case", TOGETHER)
+def test_values_that_do_not_go_together(case: str, config: str, refused: Refused) -> None:
+    overrides, words = TOGETHER[case]
+    refused("run", config, *overrides, words=words)
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_a_bad_file(case: str, tmp_path: Path, refused: Refused) -> None:
+    text, words = FILES[case]
+    path = tmp_path / "config.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    refused("run", str(path), words=words)
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_a_bad_command(case: str, refused: Refused) -> None:
+    arguments, words = COMMANDS[case]
+    refused(*arguments, words=words)
+
+
+def test_a_dry_run_refuses_the_same(config: str, refused: Refused) -> None:
+    for override in ("local.lr=nan", "partition.clients=181", "run.device=tpu"):
+        refused("run", config, override, "--dry-run", words=OVERRIDES[override])
+
+
+def test_a_used_directory_needs_resume(
+    toy_data: Path, config: str, tmp_path: Path, refused: Refused
+) -> None:
+    out = tmp_path / "run"
+    toy.run(toy_data, out, run={"rounds": 1})
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.name != ".lock"}
+    refused("run", config, "--out", str(out), words=(f"{out} holds a run already", "--resume"))
+    after = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.name != ".lock"}
+    assert after == before
+
+
+def test_an_accuracy_without_a_classifier(
+    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    (tmp_path / "headless.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from coterie.kit.objective import Loss, Objective\n"
+        "from coterie.nets.heads import Network\n\n\n"
+        "@dataclass(frozen=True)\n"
+        "class Headless(Objective):\n"
+        "    def build(self, backbone, classes, projection):\n"
+        "        return Network(backbone)\n\n"
+        "    def loss(self, net, batch):\n"
+        "        return Loss(net(batch.x).h.pow(2).mean())\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    refused("run", config, "objective.name=headless:Headless", words=("evaluate.with",))
+
+
+def vectors(**changes: Any) -> dict[str, Any]:
+    """Thirty training and twelve test vectors of three classes, with some arrays replaced."""
+    good = {
+        "x_train": np.arange(180, dtype=np.float32).reshape(30, 6),
+        "y_train": np.arange(30) % 3,
+        "x_test": np.ones((12, 6), np.float32),
+        "y_test": np.arange(12) % 3,
+    }
+    return {**good, **changes}
+
+
+def images(*shape: int, value: int = 0) -> dict[str, Any]:
+    return vectors(x_train=np.full((30, *shape), value), x_test=np.full((12, *shape), value))
+
+
+def with_value(name: str, row: int, value: Any, dtype: Any = None) -> dict[str, Any]:
+    array = np.array(vectors()[name], dtype)
+    array[row] = value
+    return vectors(**{name: array})
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in vectors().items() if key != name}
+
+
+DATA: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "no x_train": (without("x_train"), ("no array 'x_train'", "it has: y_train")),
+    "no y_test": (without("y_test"), ("no array 'y_test'",)),
+    "nothing": ({}, ("no array 'x_train'", "nothing")),
+    "rows": (vectors(y_train=np.arange(29) % 3), ("x_train has 30 rows", "y_train has 29")),
+    "test rows": (vectors(y_test=np.arange(13) % 3), ("x_test has 12 rows", "13")),
+    "empty": (vectors(x_train=np.zeros((0, 6)), y_train=np.zeros(0, int)), ("x_train is empty",)),
+    "no test": (vectors(x_test=np.zeros((0, 6)), y_test=np.zeros(0, int)), ("x_test is empty",)),
+    "no feature": (vectors(x_train=np.zeros((30, 0))), ("x_train is empty",)),
+    "float labels": (vectors(y_train=np.arange(30.0) % 3), ("y_train[0]", "float64", "astype")),
+    "bool labels": (vectors(y_train=np.arange(30) % 2 == 0), ("y_train[0]", "bool")),
+    "text labels": (vectors(y_test=np.array(list("abc") * 4)), ("y_test[0]", "'a'")),
+    "NaN labels": (vectors(y_test=np.full(12, np.nan)), ("y_test[0]", "nan")),
+    "column": (vectors(y_train=(np.arange(30) % 3)[:, None]), ("y_train", "(30, 1)", "ravel")),
+    "one-hot": (vectors(y_train=np.eye(3, dtype=int)[np.arange(30) % 3]), ("y_train", "argmax")),
+    "negative": (with_value("y_train", 4, -1), ("y_train[4] is -1",)),
+    "from 1": (
+        vectors(y_train=np.arange(30) % 3 + 1, y_test=np.arange(12) % 3 + 1),
+        ("count from 1", "subtract 1"),
+    ),
+    "unseen": (with_value("y_test", 5, 3), ("y_test[5] is 3", "end at 2")),
+    "one class": (vectors(y_train=np.zeros(30, int), y_test=np.zeros(12, int)), ("one class 0",)),
+    "gap": (with_value("y_train", 9, 10**9), ("y_train[9] is 1000000000", "without gaps")),
+    "unsigned": (with_value("y_train", 9, 2**64 - 1, np.uint64), ("18446744073709551615",)),
+    "NaN": (with_value("x_train", 7, np.nan), ("x_train[7] holds nan",)),
+    "infinite": (with_value("x_test", 3, -np.inf), ("x_test[3] holds -inf",)),
+    "too large": (with_value("x_train", 2, 1e300, np.float64), ("x_train[2] holds 1e+300",)),
+    "complex": (vectors(x_train=np.ones((30, 6), complex)), ("x_train", "complex128")),
+    "text": (vectors(x_test=np.full((12, 6), "a")), ("x_test", "<U1")),
+    "bool": (vectors(x_train=np.ones((30, 6), bool)), ("x_train", "bool")),
+    "times": (vectors(x_train=np.zeros((30, 6), "M8[s]")), ("x_train", "datetime64")),
+    "objects": (vectors(x_train=np.full((30, 6), None)), ("cannot be read", "plain arrays")),
+    "features": (vectors(x_test=np.zeros((12, 5), np.float32)), ("x_test[0]", "(5,)", "(6,)")),
+    "axes": (vectors(x_test=np.zeros((12, 1, 6), np.float32)), ("x_test", "(12, 1, 6)")),
+    "one axis": (vectors(x_train=np.zeros(30), x_test=np.zeros(12)), ("x_train", "(30,)")),
+    "no axis": (vectors(x_train=np.float32(3), x_test=np.float32(3)), ("x_train", "()")),
+    "five axes": (images(1, 2, 3, 4), ("x_train", "(30, 1, 2, 3, 4)")),
+    "scalar label": (vectors(y_train=np.int64(3)), ("y_train", "()")),
+    "channels": (images(5, 8, 8), ("x_train has 5 channels",)),
+    "both layouts": (images(3, 8, 3), ("x_train", "(30, 3, 8, 3)", "channels")),
+    "pixels": (images(1, 8, 8, value=256), ("x_train[0] holds 256", "0..255")),
+    "other size": (
+        {**images(1, 8, 8), "x_test": np.zeros((12, 1, 8, 9), np.uint8)},
+        ("x_test[0]", "(1, 8, 9)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DATA)
+def test_bad_arrays(case: str, config: str, tmp_path: Path, refused: Refused) -> None:
+    arrays, words = DATA[case]
+    path = tmp_path / "bad.npz"
+    np.savez(path, **arrays)
+    refused("run", config, f"data.root={path}", code=3, words=(str(path), *words))
+
+
+def test_bad_files_of_data(config: str, tmp_path: Path, refused: Refused) -> None:
+    good = tmp_path / "good.npz"
+    np.savez(good, **vectors())
+    whole, files = good.read_bytes(), tmp_path / "files"
+    files.mkdir()
+    single = files / "single.npy"
+    np.save(single, np.zeros(3))
+    contents = {
+        "empty.npz": b"",
+        "text.npz": b"label,pixel\n1,2\n",
+        "half.npz": whole[: len(whole) // 2],
+        "altered.npz": whole[:300] + b"\xff" * 40 + whole[340:],
+        "zip.npz": b"PK\x05\x06" + bytes(18),
+    }
+    for name, content in contents.items():
+        (files / name).write_bytes(content)
+    for path in sorted(files.iterdir()):
+        refused("run", config, f"data.root={path}", code=3, words=(str(path), "np.savez"))
+    for missing in (str(tmp_path / "none.npz"), str(tmp_path), "~nobody-here/x.npz", "a\0b"):
+        words = (os.path.basename(missing), "is not a file", "data.root=FILE.npz")  # noqa: PTH119
+        refused("run", config, f"data.root={missing}", code=3, words=words)
+    refused("run", config, "data.root=", code=3, words=("data.root is empty",))
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 2), (3, 3, 8), (1, 8, 2)])
+def test_images_too_small_for_the_backbone(
+    shape: tuple[int, ...], config: str, tmp_path: Path, refused: Refused
+) -> None:
+    path = tmp_path / "small.npz"
+    np.savez(path, **images(*shape))
+    words = ("net.backbone = 'simple-cnn'", str(shape), "'mlp'")
+    refused(
+        *("run", config, f"data.root={path}", "net.backbone=simple-cnn"),
+        *("partition.min_samples=1", "partition.kind=iid"),
+        words=words,
+    )
+
+
+def test_too_few_samples_for_the_clients(config: str, tmp_path: Path, refused: Refused) -> None:
+    path = tmp_path / "few.npz"
+    np.savez(path, **{name: array[:3] for name, array in vectors().items()})
+    refused("run", config, f"data.root={path}", words=("clients=6", "3 training samples"))
+
+
+def test_there_are_as_many_cases_as_promised() -> None:
+    assert len(OVERRIDES) + len(TOGETHER) + len(FILES) + len(COMMANDS) >= 60
+    assert len(DATA) >= 30

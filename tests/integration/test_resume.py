@@ -1,0 +1,331 @@
+"""`--resume`: where it starts anew, goes on, refuses; and checkpoints that were damaged."""
+
+import hashlib
+import json
+import random
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toy
+from coterie.cli.main import main
+from coterie.config import resolve
+from coterie.engine.record import NoteEvent
+
+Run = Callable[..., str]
+Reference = tuple[Path, str]
+
+STATEFUL: dict[str, Any] = {"method": {"name": "toy_methods:TwoModels"}}
+ATTEMPT = (".lock", ".attempt")  # tell of the last start, not of the run
+CHECKPOINT = ("server.safetensors", "state.json", "manifest.json")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Every file of a run but those that tell of its last start."""
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(p.relative_to(folder)): p.read_bytes() for p in found if p.name not in ATTEMPT}
+
+
+def results(folder: Path) -> tuple[Any, ...]:
+    return toy.trace(folder), toy.outputs(folder)
+
+
+@pytest.fixture(scope="module")
+def reference(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """A run of four rounds, committed after the second and the last, and its configuration."""
+    folder = tmp_path_factory.mktemp("reference")
+    config = folder / "mine.toml"
+    config.write_text(resolve(toy.tables(toy_data, **STATEFUL)).to_toml())
+    toy.run(toy_data, folder / "run", **STATEFUL)
+    return folder / "run", str(config)
+
+
+@pytest.fixture
+def copy(reference: Reference, tmp_path: Path) -> Path:
+    shutil.copytree(reference[0], tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Run]:
+    """`coterie run ...`: what it printed, or the one line it failed with."""
+    monkeypatch.chdir(tmp_path)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def call(*arguments: str | Path, code: int = 0) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["run", *map(str, arguments)])
+        said = capsys.readouterr()
+        assert ended.value.code == code, said.err
+        if code:
+            assert said.err.startswith("coterie: ") and said.err.count("\n") == 1
+        return said.err if code else said.out
+
+    yield call
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def half_done(toy_data: Path, folder: Path, **changes: Any) -> None:
+    """A run that was killed after its third round; the second is committed."""
+    stop = toy.StopAfter(2, toy.Killed)
+    with pytest.raises(toy.Killed):
+        toy.run(toy_data, folder, recorders=[stop], **STATEFUL, **changes)
+
+
+@pytest.mark.parametrize("there", ["missing", "empty", "locked before"])
+def test_without_a_run_it_starts_anew(
+    there: str, reference: Reference, tmp_path: Path, run: Run
+) -> None:
+    out = tmp_path / "deep" / "run"
+    if there != "missing":
+        out.mkdir(parents=True)
+    if there == "locked before":
+        (out / ".lock").write_text("process 1 on elsewhere")
+    assert "4 rounds" in run(reference[1], "--out", out, "--resume")
+    assert results(out) == results(reference[0])
+
+
+def test_a_finished_run_is_left_as_it_is(reference: Reference, copy: Path, run: Run) -> None:
+    before = files(copy)
+    said = run(reference[1], "--out", copy, "--resume")
+    assert "final accuracy" in said and str(copy) in said
+    assert run("--out", copy, "--resume", "--quiet") == f"{copy}\n"
+    assert files(copy) == before
+
+
+@pytest.mark.parametrize("lost", ["model.safetensors", "report.html", "personal"])
+def test_outputs_that_are_missing_are_made_again(
+    lost: str, toy_data: Path, tmp_path: Path, run: Run
+) -> None:
+    folder = tmp_path / "run"
+    toy.run(toy_data, folder, **STATEFUL)
+    before = files(folder)
+    (folder / lost).rename(tmp_path / "away")
+    run("--out", folder, "--resume")
+    assert files(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("local.lr=0.06", "local.lr is 0.05 there and 0.06 here"),
+        ("run.rounds=9", "run.rounds is 4 there and 9 here"),
+        ("run.seed=6", "run.seed is 5 there and 6 here"),
+        ("method.pull=0.2", "method.pull is 0.1 there and 0.2 here"),
+        ("method.name=fedavg", "method.name is 'toy_methods:TwoModels' there"),
+        ("evaluate.targets=[0.5]", "evaluate.targets is [] there and [0.5] here"),
+    ],
+)
+def test_another_configuration_is_refused(
+    override: str, words: str, reference: Reference, copy: Path, run: Run
+) -> None:
+    before = files(copy)
+    assert words in run(reference[1], override, "--out", copy, "--resume", code=2)
+    assert words in run(override, "--out", copy, "--resume", code=2)
+    assert files(copy) == before
+
+
+def test_what_never_changes_a_result_may_change(
+    toy_data: Path, tmp_path: Path, reference: Reference, run: Run
+) -> None:
+    half_done(toy_data, tmp_path / "run")
+    changes = ("executor.timeout=99", "executor.workers=1", "checkpoint.every=1")
+    said = run(reference[1], *changes, "--out", tmp_path / "run", "--resume")
+    assert "from round 3" in said
+    assert results(tmp_path / "run") == results(reference[0])
+
+
+def test_a_run_has_its_own_configuration(
+    toy_data: Path, tmp_path: Path, reference: Reference, run: Run
+) -> None:
+    half_done(toy_data, tmp_path / "run")
+    assert "from round 3" in run("--out", tmp_path / "run", "--resume")
+    assert results(tmp_path / "run") == results(reference[0])
+
+
+def rewrite_environment(folder: Path, name: str, value: str) -> None:
+    for state in folder.glob("checkpoints/*/state.json"):
+        values = json.loads(state.read_text())
+        values["environment"][name] = value
+        state.write_text(json.dumps(values))
+        manifest = state.with_name("manifest.json")
+        sums = json.loads(manifest.read_text())
+        sums["state.json"] = hashlib.sha256(state.read_bytes()).hexdigest()
+        manifest.write_text(json.dumps(sums))
+
+
+@pytest.mark.parametrize(("name", "value"), [("torch", "2.0.1"), ("threads", "8")])
+def test_another_environment_is_refused_unless_inexact_is_fine(
+    name: str, value: str, toy_data: Path, tmp_path: Path, reference: Reference, run: Run
+) -> None:
+    folder = tmp_path / "run"
+    half_done(toy_data, folder)
+    rewrite_environment(folder, name, value)
+    before = files(folder)
+    said = run(reference[1], "--out", folder, "--resume", code=2)
+    assert f"{name} {value}" in said and "--allow-inexact" in said
+    assert files(folder) == before
+    run(reference[1], "--out", folder, "--resume", "--allow-inexact")
+    assert results(folder) == results(reference[0])
+
+
+def test_other_data_are_refused(tmp_path: Path, run: Run) -> None:
+    data, folder = toy.write_data(tmp_path / "data.npz"), tmp_path / "run"
+    half_done(data, folder)
+    toy.write_data(data, train=181)
+    before = files(folder)
+    assert str(folder) in run("--out", folder, "--resume", code=3)
+    assert files(folder) == before
+    data.unlink()
+    assert str(data) in run("--out", folder, "--resume", code=3)
+
+
+def test_a_run_without_its_partition_is_refused(copy: Path, run: Run) -> None:
+    (copy / "partition.json").write_text("{}")
+    assert "partition.json" in run("--out", copy, "--resume", code=5)
+    (copy / "config.toml").write_text("[run")
+    assert "config.toml is not TOML" in run("--out", copy, "--resume", code=2)
+
+
+def flip(path: Path, generator: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+    path.write_bytes(data)
+
+
+def cut(path: Path, generator: random.Random) -> None:
+    path.write_bytes(path.read_bytes()[: generator.randrange(path.stat().st_size)])
+
+
+def delete(path: Path, generator: random.Random) -> None:
+    path.unlink()
+
+
+def swap(path: Path, generator: random.Random) -> None:
+    """Put the file of the checkpoint before in its place, and the other way round."""
+    other = path.parent.with_name("round_000001") / path.name
+    mine = path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(mine)
+
+
+def swap_in(path: Path, generator: random.Random) -> None:
+    shutil.copy(path.parent.with_name("round_000001") / path.name, path)
+
+
+@pytest.mark.parametrize("name", CHECKPOINT)
+@pytest.mark.parametrize("damage", [flip, cut, delete, swap_in])
+def test_of_a_damaged_checkpoint_the_one_before_is_used(
+    damage: Callable[..., None], name: str, reference: Reference, copy: Path, run: Run
+) -> None:
+    damage(copy / "checkpoints" / "round_000003" / name, random.Random(3))
+    said = run(reference[1], "--out", copy, "--resume")
+    assert "note: a checkpoint is broken, the one before is used" in said
+    assert "round_000003" in said and "from round 3" in said
+    assert results(copy) == results(reference[0])
+    assert "from round" not in run(reference[1], "--out", copy, "--resume")
+
+
+@pytest.mark.parametrize("name", CHECKPOINT)
+def test_files_swapped_between_all_checkpoints_are_noticed(
+    name: str, reference: Reference, copy: Path, run: Run
+) -> None:
+    swap(copy / "checkpoints" / "round_000003" / name, random.Random(3))
+    said = run(reference[1], "--out", copy, "--resume", code=5)
+    assert "no checkpoint in" in said and "is whole" in said and "--out" in said
+
+
+@pytest.mark.slow
+def test_random_damage_is_always_noticed_and_never_changes_the_result(
+    toy_data: Path, reference: Reference, tmp_path: Path
+) -> None:
+    generator = random.Random(11)
+    expected = results(reference[0])
+    for trial in range(60):
+        folder = tmp_path / str(trial)
+        shutil.copytree(reference[0], folder)
+        name = CHECKPOINT[trial % len(CHECKPOINT)]
+        (flip if trial % 2 else cut)(folder / "checkpoints" / "round_000003" / name, generator)
+        notes: list[str] = []
+        toy.run(
+            *(toy_data, folder),
+            resume=True,
+            recorders=[lambda e, n=notes: isinstance(e, NoteEvent) and n.append(e.text)],
+            **STATEFUL,
+        )
+        assert len(notes) == 1 and "round_000003" in notes[0], f"trial {trial}"
+        assert results(folder) == expected, f"trial {trial}"
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("damage", [flip, cut, delete])
+def test_a_damaged_client_state_is_noticed(
+    damage: Callable[..., None], reference: Reference, copy: Path, run: Run
+) -> None:
+    (state,) = (copy / "clients" / "4").glob("000003.*")
+    damage(state, random.Random(1))
+    said = run(reference[1], "--out", copy, "--resume")
+    assert "note: a checkpoint is broken" in said and str(state.parent) in said
+    assert results(copy) == results(reference[0])
+
+
+def test_damaged_metrics_are_noticed(reference: Reference, copy: Path, run: Run) -> None:
+    metrics = copy / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    changed = lines[3].replace('"skipped": false', '"skipped": true ')
+    assert changed != lines[3]
+    metrics.write_text("".join([*lines[:3], changed]))
+    said = run(reference[1], "--out", copy, "--resume")
+    assert "metrics.jsonl is not what was committed" in said and "from round 3" in said
+    assert results(copy) == results(reference[0])
+    metrics.write_text("".join(lines[1:]))
+    said = run(reference[1], "--out", copy, "--resume", code=5)
+    assert "metrics.jsonl is not what was committed" in said
+
+
+def test_when_no_checkpoint_is_whole_the_run_is_refused(
+    reference: Reference, copy: Path, run: Run
+) -> None:
+    for folder in (copy / "checkpoints").iterdir():
+        cut(folder / "server.safetensors", random.Random(1))
+    before = files(copy)
+    said = run(reference[1], "--out", copy, "--resume", code=5)
+    assert "round_000003" in said and "round_000001" in said
+    assert files(copy) == before
+
+
+def test_a_run_that_reached_its_target_is_finished(
+    toy_data: Path, tmp_path: Path, run: Run
+) -> None:
+    targets = {"targets": [0.1, 0.4], "stop_at_target": True}
+    toy.run(toy_data, tmp_path / "run", run={"rounds": 30}, evaluate=targets)
+    lines = toy.trace(tmp_path / "run")
+    assert len(lines) < 30
+    assert lines[-1]["metrics"]["accuracy"] >= 0.4
+    assert all(line["metrics"]["accuracy"] < 0.4 for line in lines[:-1])
+    before = files(tmp_path / "run")
+    assert "to accuracy 0.4" in run("--out", tmp_path / "run", "--resume")
+    assert files(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("by", [toy.Killed, KeyboardInterrupt])
+def test_with_neither_evaluation_nor_checkpoints_but_the_last(
+    by: type[BaseException], toy_data: Path, tmp_path: Path, run: Run
+) -> None:
+    rare: dict[str, Any] = {"evaluate": {"every": 0}, "checkpoint": {"every": 0}}
+    toy.run(toy_data, tmp_path / "whole", **rare)
+    lines = toy.trace(tmp_path / "whole")
+    assert ["accuracy" in line["metrics"] for line in lines] == [False, False, False, True]
+    assert [p.name for p in (tmp_path / "whole" / "checkpoints").iterdir()] == ["round_000003"]
+    with pytest.raises(BaseException, match=r"interrupted|^$"):
+        toy.run(toy_data, tmp_path / "run", recorders=[toy.StopAfter(1, by)], **rare)
+    said = run("--out", tmp_path / "run", "--resume")
+    assert ("from round 2" if by is KeyboardInterrupt else "4 rounds") in said
+    assert results(tmp_path / "run") == results(tmp_path / "whole")

@@ -1,0 +1,77 @@
+"""The balanced Dirichlet partition against its rule written out one number at a time."""
+
+import time
+
+import numpy as np
+import pytest
+
+from coterie.core import seeds
+from coterie.data.heterogeneity import measures
+from coterie.data.partitions.balanced_dirichlet import BalancedDirichlet
+
+
+def naive_counts(labels: list[int], classes: int, rule: BalancedDirichlet, seed: int) -> list:
+    """Scale to the margins in turn, round down, deal what is left."""
+    n, N = rule.clients, len(labels)
+    A = seeds.generator(seed, "partition").dirichlet([rule.beta] * n, size=classes).tolist()
+    totals = [labels.count(k) for k in range(classes)]
+    sizes = [N // n + (j < N % n) for j in range(n)]
+    for _ in range(100):
+        for k in range(classes):
+            row = sum(A[k])
+            A[k] = [a * totals[k] / row if row else 0.0 for a in A[k]]
+        for j in range(n):
+            column = sum(A[k][j] for k in range(classes))
+            for k in range(classes):
+                A[k][j] = A[k][j] * sizes[j] / column if column else 0.0
+    for k in range(classes):
+        if sum(A[k]) > totals[k]:
+            A[k] = [a * totals[k] / sum(A[k]) for a in A[k]]
+    return A
+
+
+def dealt_counts(
+    rule: BalancedDirichlet, labels: np.ndarray, classes: int, seed: int
+) -> np.ndarray:
+    dealt = rule.deal(labels, classes, seed)
+    assert np.array_equal(np.sort(np.concatenate(list(dealt.values()))), np.arange(len(labels)))
+    return np.array([np.bincount(labels[share], minlength=classes) for share in dealt.values()])
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("clients", "beta"), [(1, 0.5), (5, 0.1), (10, 0.5), (7, 5.0)])
+def test_near_the_naive_matrix(clients: int, beta: float, seed: int) -> None:
+    labels = np.random.default_rng(seed).integers(10, size=1003)
+    rule = BalancedDirichlet(clients, beta)
+    exact = np.array(naive_counts(labels.tolist(), 10, rule, seed)).T
+    counts = dealt_counts(rule, labels, 10, seed)
+    missing = abs(exact.sum(axis=0) - np.bincount(labels)).max()
+    # rounding moves a count by less than one; the rest is what 100 rounds left unmatched
+    assert abs(counts - exact).max() < 1 + missing + 1e-6
+    assert missing < 1 or beta == 0.1
+
+
+@pytest.mark.parametrize("beta", [1e-320, 1e-8, 0.01, 0.1, 1.0, 100.0])
+@pytest.mark.parametrize(("clients", "classes"), [(3, 10), (10, 10), (100, 10), (13, 2)])
+def test_sizes_are_equal_and_nothing_is_lost(clients: int, classes: int, beta: float) -> None:
+    skewed = np.random.default_rng(1).geometric(0.3, size=2000) - 1
+    for labels in (np.arange(2000) % classes, np.minimum(skewed, classes - 1)):
+        sizes = dealt_counts(BalancedDirichlet(clients, beta), labels, classes, 4).sum(axis=1)
+        assert sizes.tolist() == [len(part) for part in np.array_split(labels, clients)]
+
+
+def test_a_small_beta_skews_more() -> None:
+    labels = np.arange(5000) % 10
+    found = [
+        measures(dealt_counts(BalancedDirichlet(20, beta), labels, 10, seed=2))["beta_cib"]
+        for beta in (1e-8, 0.05, 0.5, 5.0, 500.0)
+    ]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 2.5 and found[-1] < 0.05
+
+
+def test_a_thousand_clients_do_not_take_long() -> None:
+    labels = np.arange(50_000) % 100
+    began = time.perf_counter()
+    assert len(BalancedDirichlet(1000, 0.5).deal(labels, 100, seed=0)) == 1000
+    assert time.perf_counter() - began < 3
