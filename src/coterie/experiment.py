@@ -1,7 +1,7 @@
 """A configuration with its data, its partition and its parts: all that can be wrong shows here."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from coterie.core.task import METHOD, Executor
 from coterie.data import datasets, partition
 from coterie.data.batches import DataShard
 from coterie.data.datasets import Dataset
+from coterie.data.heterogeneity import measures
 from coterie.data.partition import Partition
 from coterie.data.sources.arrays import arrange
+from coterie.data.subset import select
 from coterie.engine.loop import Plan
 from coterie.engine.measure import Evaluation
 from coterie.engine.parts import Parts, Spec
@@ -45,6 +47,7 @@ class Experiment:
         table = shares.class_table(dataset.y_train, dataset.classes)
         digest = shares.digest()
         return {
+            "heterogeneity": measures(table),
             "dataset": dataset.name,
             "fingerprint": dataset.fingerprint,
             "digest": f"{digest}:{dataset.fingerprint}",
@@ -166,11 +169,22 @@ def given_data(
 def _data(config: Config) -> Given:
     if config.data.name == GIVEN:
         raise DataError("this run used arrays that a Python program passed in: resume it there")
-    dataset = datasets.load(config.data.name, config.data.root)
+    settings, seed = config.data, config.run.seed
+    dataset = datasets.load(settings.name, settings.root, resize=settings.resize)
+    chosen = select(dataset.y_train, dataset.classes, seed, settings.limit, settings.imbalance)
+    groups = dataset.groups
+    if groups is not None:
+        groups = replace(groups, train=groups.train[chosen])
     shares = partition.make(
-        config.partition, dataset.y_train, dataset.y_test, dataset.classes, config.run.seed
+        config.partition,
+        dataset.y_train[chosen],
+        dataset.y_test,
+        dataset.classes,
+        seed,
+        groups,
+        dataset.shape,
     )
-    return dataset, shares
+    return dataset, replace(shares, train={k: chosen[rows] for k, rows in shares.train.items()})
 
 
 def _device(key: str, name: str) -> str:

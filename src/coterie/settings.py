@@ -1,7 +1,9 @@
 """The tables of a configuration that belong to no other part of the package."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from coterie.engine.measure import EvaluateSettings
 from coterie.kit.fields import Count, NonNegative, PositiveCount
@@ -23,6 +25,9 @@ class DataSettings:
     name: str = "digits"
     root: str = ""  # the folder or file the data is in
     augment: str = "none"
+    limit: Count = 0  # a seeded, class-balanced subset of so many training samples; 0: all
+    imbalance: Annotated[float, Ge(1.0)] = 1.0  # a long tail: most to fewest samples of a class
+    resize: Count = 0  # image files: shorter side to so many pixels, centre cut out; 0: as they are
 
 
 @dataclass(frozen=True)

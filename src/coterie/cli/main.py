@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import coterie
-from coterie.cli import compare, doctor, listing, run
+from coterie.cli import compare, doctor, download, listing, partition, run
 from coterie.core.errors import CoterieError
 
 app = typer.Typer(
@@ -25,6 +25,8 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("sweep")(compare.sweep)
+app.command("partition")(partition.partition)
+app.command("download")(download.download)
 app.command("list")(listing.show)
 app.command("doctor")(doctor.doctor)
 

@@ -114,7 +114,7 @@ def load(name: str, root: str = "", cache: Path | None = None, resize: int = 0) 
     folder = (cache or default_cache()).absolute()
     pointer = None
     if hasattr(source, "files"):
-        pointer = _pointer(folder, name, resize, (*_code(source), *source.files(root)))
+        pointer = _pointer(folder, name, resize, (*_code(source), *_files(source, root)))
     if pointer:
         # A pointer that is missing, or leads to a damaged folder, costs no more than a new decode.
         with contextlib.suppress(OSError, ValueError, DataError):
@@ -181,6 +181,15 @@ def _damaged(file: Path, reason: object) -> DataError:
     return DataError(
         f"{file}: the data cache is damaged ({reason}); delete {file.parent} and load it again"
     )
+
+
+def _files(source: ModuleType, root: str) -> tuple[Path, ...]:
+    """The files that a source reads."""
+    try:
+        found: tuple[Path, ...] = source.files(root)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{root} cannot be read ({error}); check data.root") from error
+    return found
 
 
 def _code(source: ModuleType) -> tuple[Path, ...]:

@@ -32,7 +32,7 @@ def measures(table: np.ndarray, sigma: float = SIGMA) -> dict[str, float]:
     clients = len(held)
     middle = (shares + mix) / 2
     return {
-        "beta_cib": float(np.log2(held.shape[1]) - entropies.mean()) + 0.0,
+        "beta_cib": max(0.0, float(np.log2(held.shape[1]) - entropies.mean())),
         "beta_hetero_pairs": total / max(1, clients * (clients - 1)),
         "beta_hetero_tables": total / clients**2,
         "jensen_shannon": max(0.0, float((_entropy(middle) - entropies / 2).mean()) - _half(mix)),

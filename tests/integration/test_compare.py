@@ -1,0 +1,111 @@
+"""`coterie compare` and `coterie sweep`: one table, nothing run twice."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coterie.cli.compare import axis, method_config
+from coterie.cli.main import main
+from coterie.core.errors import ConfigError
+
+SMALL = ["run.rounds=2", "local.epochs=1", "executor.kind=serial"]
+
+
+def call(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    return int(ended.value.code or 0)
+
+
+def test_methods_and_seeds_become_one_table_and_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["compare", "fedavg", "fedavgm", "solo", *SMALL, "--seeds", "2", "--out", str(tmp_path)]
+    assert call(*words) == 0
+    first = capsys.readouterr().out
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert list(rows) == ["fedavg", "fedavgm", "solo"]
+    assert all(row["runs"] == 2 for row in rows.values())
+    assert "±" in first and "time ratio" in first and "rounds to 0.9" in first
+    assert (tmp_path / "table.txt").read_text().strip() in first
+
+    metrics = {path: path.read_bytes() for path in tmp_path.glob("*/metrics.jsonl")}
+    assert len(metrics) == 6
+    assert call(*words) == 0
+    again = capsys.readouterr().out
+    assert again.count("(kept)") == 6
+    assert all(path.read_bytes() == data for path, data in metrics.items())
+
+
+def test_a_method_brings_its_method_objective_and_server_tables_only() -> None:
+    chosen = method_config("fedavgm", "digits/fedavg", {"local": {"lr": 0.123}}, number=2)
+    assert chosen.server.optimizer == "momentum"
+    assert chosen.local.lr == 0.123
+    assert chosen.run.seed == 2
+    own = method_config("toy_methods:TwoModels", "digits/fedavg", {}, number=0)
+    assert own.tables["method"] == {"name": "toy_methods:TwoModels", "pull": 0.1}
+
+
+def test_a_run_that_fails_is_a_row_and_an_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["compare", "fedavg", *SMALL, "run.rounds=9", "local.lr=1e30", "--out", str(tmp_path)]
+    assert call(*words) == 4
+    said = capsys.readouterr()
+    assert "failed: no client's training stayed finite" in said.out
+    assert said.err.startswith("coterie: 1 of 1 runs failed")
+    assert len(said.err.splitlines()) == 1
+
+
+def test_a_sweep_runs_the_grid_and_averages_over_seeds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = ["local.lr=0.01,0.1", "run.seed=0,1"]
+    assert call("sweep", "digits/fedavg", *grid, *SMALL, "--out", str(tmp_path)) == 0
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert list(rows) == ["local.lr=0.01", "local.lr=0.1"]
+    assert all(row["runs"] == 2 for row in rows.values())
+    assert "[4/4]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("word", "values"),
+    [
+        ("local.lr=0.1,0.2", ["0.1", "0.2"]),
+        ("evaluate.targets=[0.1,0.2],[0.3]", ["[0.1,0.2]", "[0.3]"]),
+        ("data.root='a,b',c", ["'a,b'", "c"]),
+    ],
+)
+def test_commas_in_brackets_and_quotes_do_not_separate(word: str, values: list[str]) -> None:
+    assert axis(word) == (word.partition("=")[0], values)
+
+
+@pytest.mark.parametrize("word", ["local.lr", "local.lr=", "local.lr=1,"])
+def test_an_axis_without_values_is_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match="is not of the form"):
+        axis(word)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["compare", "run.seed=1"], "no method was named"),
+        (["compare", "fedavgg"], "did you mean 'fedavg'?"),
+        (["compare", "fedavg", "--config", "digits/none"], "there is no configuration"),
+        (["sweep", "local.lr=1"], "name a configuration first"),
+        (["sweep", "digits/fedavg"], "no key to sweep"),
+    ],
+)
+def test_bad_words_are_one_line(
+    words: list[str],
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(*words) == 2
+    said = capsys.readouterr().err
+    assert reason in said and len(said.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
