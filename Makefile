@@ -37,8 +37,8 @@ format: install ## rewrite the files in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: install ## ratios measured in one run against a bare PyTorch loop
-	$(BIN)/python benchmarks/speed/round.py
+bench: install ## ratios to a bare PyTorch loop, measured in one run (DATA=DIR: real CIFAR-10)
+	$(BIN)/python benchmarks/speed/round.py $(if $(DATA),--data $(DATA))
 
 endurance: install ## kill 20 runs at random moments and resume them; watch memory with 1,000 clients
 	$(BIN)/python tests/endurance/kills.py --trials 20

@@ -1,7 +1,7 @@
-"""A bare PyTorch loop: what a FedAvg round costs with nothing around the steps.
+"""One contender of `round.py`: a bare PyTorch loop, what a FedAvg round costs with nothing around.
 
-Run by `round.py` in single-thread processes. The first line of its standard input says which
-clients it has; every further line is a round, answered with a line when it has been trained.
+The first line of standard input says which clients this process has; every further line is a
+round, answered with a line when one epoch has been trained on each of them.
 """
 
 import json

@@ -1,10 +1,11 @@
 """A FedAvg round of Coterie against a bare PyTorch loop that does the same steps.
 
-    python benchmarks/speed/round.py [--rounds 5] [--samples 50000] [--out FILE.json]
+    make bench DATA=DIR       real CIFAR-10 in DIR; without DATA, random images of the same shape
 
-Both train simple-cnn for one epoch on images of 3 x 32 x 32 divided among 10 clients by
-Dirichlet(0.5), batch 64, in two single-thread processes. Rounds are interleaved in one run;
-medians are compared. Evaluation and checkpoints are off.
+simple-cnn, 10 clients by Dirichlet(0.5), one local epoch, batch 64, two single-thread processes,
+evaluation and checkpoints off. The contenders take turns, round by round, in one run; medians are
+compared. Also: the round with crop-flip against the one without, the second loading of the data,
+and the memory of a worker above that of an idle one. Writes JSON.
 """
 
 import argparse
@@ -16,61 +17,97 @@ import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
-import coterie
 from coterie.config import resolve
+from coterie.data import datasets
 from coterie.data.datasets import Dataset
-from coterie.engine.record import Event, RoundEvent
 from coterie.experiment import prepare
 
-BARE = Path(__file__).with_name("bare.py")
+HERE = Path(__file__).parent
 WORKERS = 2
+IDLE = "import coterie.executors.worker, contender, os; print(contender.resident(os.getpid()))"
+
+
+class Child:
+    """A contender: a process that runs a round for every line it gets."""
+
+    def __init__(self, script: str, task: dict[str, Any]) -> None:
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **threads},
+        )
+        self.send(json.dumps(task))
+
+    def send(self, line: str) -> None:
+        """One line in."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def receive(self) -> str:
+        """One line out."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate(timeout=60)
 
 
 class Bare:
-    """The bare loop in two processes; the clients are dealt largest first to the less loaded."""
+    """The bare loop in two processes; clients go, largest first, to the one with less to do."""
 
     def __init__(self, shards: list[list[int]], dataset: Dataset) -> None:
         piles: list[list[list[int]]] = [[] for _ in range(WORKERS)]
         for shard in sorted(shards, key=len, reverse=True):
             min(piles, key=lambda pile: sum(map(len, pile))).append(shard)
-        self._processes = []
-        for pile in piles:
-            task = {
-                "x": str(dataset.path / "x_train.npy"),
-                "y": str(dataset.path / "y_train.npy"),
-                "mean": dataset.mean,
-                "std": dataset.std,
-                "clients": pile,
-            }
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-            process = subprocess.Popen(
-                [sys.executable, str(BARE)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env=environment,
-            )
-            process.stdin.write(json.dumps(task) + "\n")
-            self._processes.append(process)
+        common = {
+            "x": str(dataset.path / "x_train.npy"),
+            "y": str(dataset.path / "y_train.npy"),
+            "mean": dataset.mean,
+            "std": dataset.std,
+        }
+        self._children = [Child("bare.py", {**common, "clients": pile}) for pile in piles]
 
     def round(self) -> float:
         """Seconds of one round."""
         begin = time.perf_counter()
-        for process in self._processes:
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        for process in self._processes:
-            assert process.stdout.readline() == "done\n"
+        for child in self._children:
+            child.send("go")
+        for child in self._children:
+            assert child.receive() == "done\n"
         return time.perf_counter() - begin
 
     def close(self) -> None:
         """End the processes."""
-        for process in self._processes:
-            process.stdin.close()
-            process.wait()
+        for child in self._children:
+            child.close()
+
+
+class Coterie:
+    """A run of Coterie that waits before every round."""
+
+    def __init__(self, tables: dict[str, Any], folder: Path) -> None:
+        self._child = Child("contender.py", {"tables": tables, "folder": str(folder)})
+        self.workers: list[int] = []
+
+    def round(self) -> float:
+        """Seconds of one round, as the run records them."""
+        self._child.send("go")
+        said = json.loads(self._child.receive())
+        self.workers = said["workers"]
+        return float(said["seconds"])
+
+    def close(self) -> None:
+        """End the run."""
+        self._child.close()
 
 
 def write_images(path: Path, samples: int) -> None:
@@ -83,47 +120,75 @@ def write_images(path: Path, samples: int) -> None:
     np.savez(path, **arrays)
 
 
-def measure(folder: Path, rounds: int, samples: int) -> dict[str, list[float]]:
-    """Interleaved seconds of both; the first round of each, which starts things, is left out."""
-    write_images(folder / "images.npz", samples)
-    tables = {
-        "run": {"rounds": rounds + 1},
-        "data": {"name": "arrays", "root": str(folder / "images.npz")},
+def setting(data: dict[str, Any], rounds: int, augment: str) -> dict[str, Any]:
+    """The configuration of the comparison."""
+    return {
+        "run": {"rounds": rounds},
+        "data": {**data, "augment": augment},
         "local": {"epochs": 1, "batch_size": 64, "lr": 0.01},
         "executor": {"workers": WORKERS},
         "evaluate": {"every": 0, "with": []},
         "checkpoint": {"every": 0},
     }
-    experiment = prepare(resolve(tables), folder / "run")
+
+
+def measure(folder: Path, data: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Let the contenders take turns; the first round of each, which starts things, is left out."""
+    plain = setting(data, rounds + 2, "none")
+    experiment = prepare(resolve(plain), folder / "run")
     shards = [share.tolist() for share in experiment.partition.train.values()]
-    bare = Bare(shards, experiment.dataset)
-    seconds: dict[str, list[float]] = {"coterie": [], "bare": []}
-
-    def record(event: Event) -> None:
-        if isinstance(event, RoundEvent):
-            seconds["coterie"].append(event.seconds)
-            seconds["bare"].append(bare.round())
-
-    coterie.run(tables, out=folder / "run", recorders=[record])
-    bare.close()
-    return {name: values[1:] for name, values in seconds.items()}
+    begin = time.perf_counter()
+    datasets.load(data["name"], data["root"])
+    loading = time.perf_counter() - begin
+    contenders: dict[str, Any] = {
+        "bare": Bare(shards, experiment.dataset),
+        "coterie": Coterie(plain, folder / "plain"),
+        "coterie crop-flip": Coterie(setting(data, rounds + 2, "crop-flip"), folder / "augmented"),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds + 1):
+        for name, contender in contenders.items():
+            seconds[name].append(contender.round())
+    environment = {**os.environ, "PYTHONPATH": str(HERE)}
+    command = [sys.executable, "-c", IDLE]
+    idle = int(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+    above = max(contenders["coterie"].workers) - idle
+    for contender in contenders.values():
+        contender.close()
+    medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
+    return {
+        "seconds": {name: values[1:] for name, values in seconds.items()},
+        "coterie / bare": medians["coterie"] / medians["bare"],
+        "crop-flip / without": medians["coterie crop-flip"] / medians["coterie"],
+        "second loading, seconds": loading,
+        "worker above an idle one, MB": above / 1e6,
+    }
 
 
 def main() -> None:
-    """Measure, print the ratio, write JSON."""
+    """Measure, print, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="the folder of CIFAR-10")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--samples", type=int, default=50000)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/speed/round.json"))
+    parser.add_argument("--samples", type=int, default=50000, help="of random images")
+    parser.add_argument("--out", type=Path, default=HERE / "round.json")
     options = parser.parse_args()
     with TemporaryDirectory() as name:
-        seconds = measure(Path(name), options.rounds, options.samples)
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    ratio = medians["coterie"] / medians["bare"]
-    for name, values in seconds.items():
-        print(f"{name:<8} median {medians[name]:.2f} s of {[round(v, 2) for v in values]}")
-    print(f"a round of Coterie takes {ratio:.3f} times the bare loop's")
-    options.out.write_text(json.dumps({"seconds": seconds, "ratio": ratio}, indent=1) + "\n")
+        folder = Path(name)
+        data = {"name": "cifar10", "root": str(options.data)}
+        if options.data is None:
+            write_images(folder / "images.npz", options.samples)
+            data = {"name": "arrays", "root": str(folder / "images.npz")}
+        found = measure(folder, data, options.rounds)
+    found["data"] = "CIFAR-10" if options.data else "random images"
+    for name, values in found.pop("seconds").items():
+        print(f"{name:<20} seconds a round: {', '.join(f'{v:.2f}' for v in values)}")
+        found[f"seconds of {name}"] = values
+    for name in ("coterie / bare", "crop-flip / without"):
+        print(f"{name:<20} {found[name]:.3f}")
+    print(f"second loading       {found['second loading, seconds']:.3f} s")
+    print(f"worker above idle    {found['worker above an idle one, MB']:.0f} MB")
+    options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -158,10 +158,11 @@ def given_data(
         counts[0] += len(x) - out
         counts[1] += out
     x_train, y_train = np.concatenate(parts["x"]), np.concatenate(parts["y"])
-    if test is None:
-        test = np.concatenate(parts["x_test"]), np.concatenate(parts["y_test"])
-    dataset = datasets.store(GIVEN, arrange("the given arrays", x_train, y_train, *test))
-    if held[0].size == 0:
+    own = np.concatenate(parts["x_test"]), np.concatenate(parts["y_test"])
+    dataset = datasets.store(
+        GIVEN, arrange("the given arrays", x_train, y_train, *(own if test is None else test))
+    )
+    if test is not None:  # what a site held out itself stays with it
         held = partition.deal_test(train, dataset.y_train, dataset.y_test, dataset.classes)
     return dataset, Partition(train, held, tuple(sites))
 

@@ -30,7 +30,7 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "partition.nam=iid": ("partition has no key 'nam'",),
     "run.seed.low=1": ("run has no key 'seed.low'",),
     "evaluate.evaluator=[]": ("evaluate has no key 'evaluator'", "with"),
-    "data.limit=10": ("data has no key 'limit'",),
+    "data.folder=here": ("data has no key 'folder'",),
     # wrong types
     "run.seed=": ("run.seed = ''", "integer"),
     "run.seed=abc": ("run.seed = 'abc'", "integer"),

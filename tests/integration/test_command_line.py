@@ -79,7 +79,7 @@ def command(
 
 def program(*arguments: str, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=120
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == code, done.stderr
     return done

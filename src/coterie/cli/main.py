@@ -52,6 +52,8 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a command and exit with its code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if "" not in sys.path:  # "my_module:Class" is looked for here too, as `python -m coterie` does
+        sys.path.append("")
     for number in _SIGNALS:
         signal.signal(number, _stop)
     try:

@@ -9,6 +9,7 @@ refused, and so is whatever is not an array, a dict, list, tuple, text, bytes or
 import io
 import math
 import pickle
+import pickletools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 _DEEPEST = 8
+_MOST_NOTES = 2**20  # an official file makes some ten thousand
 _CODE = re.compile(r"(b1|[iu][1248]|f[248])")
 _ORDERS = ("<", ">", "|", "=")
 
@@ -27,12 +29,20 @@ class Refused(Exception):
 def loads(data: bytes) -> Any:
     """The plain data of a pickle of Python 2 or 3; text that Python 2 wrote stays bytes."""
     try:
+        _check_notes(data)
         return _plain(_Reader(io.BytesIO(data), encoding="bytes").load(), 0)
     except Refused:
         raise
     # A damaged pickle can raise anything that a stack machine can: it is all the same to a reader.
     except Exception as error:
         raise Refused(f"{type(error).__name__}: {error}") from error
+
+
+def _check_notes(data: bytes) -> None:
+    """Refuse a number so large that the table of notes alone would fill the memory."""
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > _MOST_NOTES:
+            raise Refused(f"it makes note number {argument}")
 
 
 class _Reader(pickle.Unpickler):

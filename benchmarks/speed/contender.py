@@ -1,0 +1,46 @@
+"""One contender of `round.py`: Coterie in a process of its own, a round whenever it is asked.
+
+The first line of standard input is a configuration (JSON tables and a folder). Every further line
+lets one round run; it is answered with its seconds and the resident memory of the workers.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import coterie
+from coterie.engine.record import Event, RoundEvent, StartEvent
+
+
+def resident(pid: int) -> int:
+    """Resident bytes of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def workers() -> list[int]:
+    """The resident bytes of this process's workers."""
+    own = os.getpid()
+    pids = Path(f"/proc/{own}/task/{own}/children").read_text().split()
+    return [resident(int(pid)) for pid in pids]
+
+
+def main() -> None:
+    """Run rounds in step with the lines of standard input."""
+    task = json.loads(sys.stdin.readline())
+
+    def record(event: Event) -> None:
+        if isinstance(event, RoundEvent):
+            print(json.dumps({"seconds": event.seconds, "workers": workers()}), flush=True)
+        if isinstance(event, StartEvent | RoundEvent) and not sys.stdin.readline():
+            raise KeyboardInterrupt
+
+    try:
+        coterie.run(task["tables"], out=task["folder"], recorders=[record])
+    except coterie.CoterieError:
+        return
+
+
+if __name__ == "__main__":
+    main()
