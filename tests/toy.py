@@ -61,7 +61,8 @@ def trace(folder: Path) -> list[dict[str, Any]]:
 
 def outputs(folder: Path) -> dict[str, bytes]:
     """The bytes of every model that a run left."""
-    paths = [folder / "model.safetensors", *sorted((folder / "personal").glob("*"))]
+    paths = sorted([*folder.glob("model.safetensors"), *folder.glob("personal/*")])
+    assert paths, f"{folder} holds no model"
     return {path.name: path.read_bytes() for path in paths}
 
 

@@ -14,6 +14,7 @@ from coterie.core.errors import ConfigError, DataError
 from coterie.core.registry import Component
 from coterie.core.task import METHOD, Executor
 from coterie.data import datasets, partition
+from coterie.data.augment import CropFlip
 from coterie.data.batches import DataShard
 from coterie.data.datasets import Dataset
 from coterie.data.heterogeneity import measures
@@ -72,6 +73,7 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
     for other in config.executor.devices:
         _device("executor.devices", other)
     dataset, shares = given or _data(config)
+    _check_augment(config.data.augment, dataset.shape)
     if config.method.pooled:
         shares = shares.pooled()
     spec = Spec(
@@ -197,6 +199,14 @@ def _device(key: str, name: str) -> str:
         said = str(error).splitlines()[0]
         raise ConfigError(f"{key} = {name!r} cannot be used here: {said}") from error
     return name
+
+
+def _check_augment(name: str, shape: tuple[int, ...]) -> None:
+    if name != "none" and (len(shape) != 3 or min(shape[1:]) <= CropFlip.padding):
+        raise ConfigError(
+            f"data.augment = {name!r} takes images larger than {CropFlip.padding} pixels, the "
+            f"data has samples of shape {shape}; use data.augment = 'none'"
+        )
 
 
 def _check_cohort(experiment: Experiment) -> None:

@@ -74,7 +74,8 @@ def test_inputs_stay_as_they_were_and_equal_inputs_give_equal_bits(
     before = server.digest(), down.digest()
     site = Site(chosen.spec, chosen.partition)
     replies = []
-    for client in (0, 1, 0):
+    first, last = chosen.partition.clients[0], chosen.partition.clients[-1]
+    for client in (first, last, first):
         own = method.address(server, place, client)
         replies.append(site.run(Task("update", client, place, down, own)))
     assert [reply.error for reply in replies] == [None] * 3
@@ -98,8 +99,9 @@ def test_payloads_survive_the_codec_and_pass_the_screen(
     method, place = chosen.parts.method, round_zero(chosen)
     server = method.init(chosen.parts.nets(METHOD))
     down = method.broadcast(server, place)
+    client = chosen.partition.clients[-1]
     reply = Site(chosen.spec, chosen.partition).run(
-        Task("update", 2, place, down, method.address(server, place, 2))
+        Task("update", client, place, down, method.address(server, place, client))
     )
     for bundle in (server, down, reply.up):
         again = codec.decode(codec.encode(bundle))

@@ -26,7 +26,7 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "local.learning_rate=1": ("local has no key 'learning_rate'", "takes: epochs"),
     "local.momentun=0": ("no key 'momentun'", "did you mean 'momentum'?"),
     "method.mu=1": ("method has no key 'mu'", "fedavg takes: no key"),
-    "partition.alpha=1": ("partition has no key 'alpha'", "dirichlet takes: clients, beta"),
+    "partition.alpha=1": ("partition has no key 'alpha'", "dirichlet takes: ", "beta"),
     "partition.nam=iid": ("partition has no key 'nam'",),
     "run.seed.low=1": ("run has no key 'seed.low'",),
     "evaluate.evaluator=[]": ("evaluate has no key 'evaluator'", "with"),
@@ -131,7 +131,7 @@ TOGETHER: dict[str, tuple[list[str], tuple[str, ...]]] = {
         ["method.name=toy_methods:Addressed", "objective.name=toy_methods:Following"],
         ("method.name = 'toy_methods:Addressed'", "supervised", "'toy_methods:Following'"),
     ),
-    "iid": (["partition.kind=iid", "partition.beta=1"], ("no key 'beta'", "iid takes: clients")),
+    "iid": (["partition.kind=iid", "partition.beta=1"], ("no key 'beta'", "iid takes: ")),
     "backbone": (["net.backbone=simple-cnn"], ("net.backbone = 'simple-cnn'", "(6,)", "'mlp'")),
 }
 
@@ -152,7 +152,7 @@ FILES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
 
 COMMANDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "no such config": (["run", "digits/fedvag"], ("'digits/fedvag'", "'digits/fedavg'?")),
-    "no such file": (["run", "mine.toml"], ("'mine.toml'", "shipped: ", "digits/fedavg")),
+    "no such file": (["run", "mine.toml"], ("no configuration 'mine.toml'", "configs")),
     "a directory": (["run", "/tmp"], ("no configuration '/tmp'",)),
     "a form": (["run", "seed=3"], ("'seed=3'", "table.key=value")),
     "resume": (["run", "--resume"], ("--resume needs --out",)),

@@ -75,8 +75,8 @@ def facts(experiment: "Experiment") -> Iterator[str]:
     yield f"{sum(tests):,} test samples: {min(tests):,} to {max(tests):,} each"
     if over := len(dataset.y_train) - sum(sizes):
         yield f"{over:,} training samples are dealt to nobody"
-    held = experiment.config.partition.held_groups(dataset.groups)
-    if dataset.groups and held is not None and (out := len(dataset.groups.names) - len(held)):
+    by_group = tables["partition"]["kind"] == "by-group" and not experiment.config.method.pooled
+    if dataset.groups and by_group and (out := len(dataset.groups.names) - len(sizes)):
         least = experiment.config.partition.min_samples
         yield f"{out:,} groups with fewer than partition.min_samples={least} are left out"
 

@@ -185,6 +185,8 @@ def _chunks(remote: Remote, folder: Path) -> Iterator[bytes]:
             while chunk := response.read(_CHUNK):
                 yield chunk
     except _UNREACHABLE as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
         reason = getattr(error, "reason", "") or str(error) or type(error).__name__
         raise DataError(
             f"{remote.address} cannot be fetched ({reason}); where there is no internet, copy "

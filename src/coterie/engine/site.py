@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from coterie.core import seeds
 from coterie.core.bundle import Bundle, ClientState, Tensors
 from coterie.core.errors import CheckpointError, Diverged
-from coterie.core.task import METHOD, ClientInfo, Failure, Reply, Task
+from coterie.core.task import METHOD, ClientId, ClientInfo, Failure, Reply, Task
 from coterie.data.batches import DataShard
 from coterie.data.datasets import open_cached
 from coterie.data.partition import Partition
@@ -42,11 +42,11 @@ class Site:
         return [
             ClientInfo(
                 client,
-                self.partition.names[client],
+                name,
                 len(self.partition.train[client]),
                 len(self.partition.test.get(client, ())),
             )
-            for client in self.partition.clients
+            for client, name in zip(self.partition.clients, self.partition.names, strict=True)
         ]
 
     def run(self, task: Task) -> Reply:
@@ -109,7 +109,7 @@ class Site:
             if weights is not None:
                 folder = Path(self.spec.folder) / "personal"
                 folder.mkdir(exist_ok=True)
-                save_file(weights, folder / f"{self.partition.names[task.client]}.safetensors")
+                save_file(weights, folder / f"{self._file_name(task.client)}.safetensors")
             return {}
         net = ctx.frozen(task.down["evaluated"] if weights is None else weights)
         seed = seeds.derive(self.spec.seed, "evaluate", task.round.index, task.client)
@@ -124,6 +124,12 @@ class Site:
                 continue
             found.update({f"{name}/{metric}": value for metric, value in measured.items()})
         return found
+
+    def _file_name(self, client: ClientId) -> str:
+        """The client's name; its number where the name cannot be a file's, or is not its alone."""
+        names = self.partition.names
+        name = names[self.partition.clients.index(client)]
+        return name if Path(name).name == name and names.count(name) == 1 else str(client)
 
     def _context(self, task: Task, shard: DataShard, kept: Mapping[str, Tensors]) -> ClientContext:
         place = f"{task.program}-{task.round.index:06d}-{task.attempt.number}"
