@@ -139,7 +139,7 @@ def read(path: Path) -> Tables:
     """The tables of a TOML file."""
     try:
         tables = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # no TOML, no UTF-8, a number of thousands of digits
         raise ConfigError(f"{path} is not TOML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
@@ -225,8 +225,8 @@ def _validated(table: str, owner: str, kind: Any, values: Mapping[str, Any]) -> 
             takes = f"; {owner} takes: {', '.join(known) or 'no key'}"
             raise ConfigError(f"{table} has no key {key!r}{hint}{takes}".replace("?;", "?"))
     for key, value in values.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{table}.{key} = {value} is not a finite number")
+        if not _finite(value):
+            raise ConfigError(f"{table}.{back.get(key, key)} = {value} is not a finite number")
     try:
         text = json.dumps(dict(values), default=str)
         return TypeAdapter(kind).validate_json(text, strict=True)
@@ -243,9 +243,13 @@ def _evaluators(table: EvaluateTable) -> dict[str, Evaluator | FederatedEvaluato
     found: dict[str, Evaluator | FederatedEvaluator] = {}
     for name in table.evaluators:
         kind: Any = object
-        found[name] = registry.find("evaluate", name, kind, "evaluate.with")()
-        if not isinstance(found[name], Evaluator | FederatedEvaluator):
+        kind = registry.find("evaluate", name, kind, "evaluate.with")
+        if not issubclass(kind, Evaluator | FederatedEvaluator):
             raise ConfigError(f"evaluate.with = {name!r} is not an evaluator")
+        try:
+            found[name] = kind()
+        except TypeError as error:  # abstract, or a field without a default
+            raise ConfigError(f"evaluate.with = {name!r} cannot be made: {error}") from error
     return found
 
 
@@ -284,8 +288,18 @@ def _label(path: Path) -> str:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # no TOML, or a number of thousands of digits
         return text
+
+
+def _finite(value: Any) -> bool:
+    """Whether a value holds no NaN, no infinity and nothing that becomes one as a float."""
+    if isinstance(value, list | tuple):
+        return all(map(_finite, value))
+    try:
+        return not isinstance(value, int | float) or math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _plain(value: Any) -> Any:

@@ -91,7 +91,7 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
         device=device,
     )
     experiment = Experiment(config, dataset, shares, spec, Parts(spec))
-    experiment.parts.nets(METHOD)
+    _check_heads(experiment)
     _check_cohort(experiment)
     return experiment
 
@@ -127,7 +127,7 @@ def make_executor(experiment: Experiment) -> Executor:
         experiment.partition,
         clients,
         workers=min(workers, len(clients)),
-        devices=settings.devices,
+        devices=[_device("executor.devices", name) for name in settings.devices],
         timeout=settings.timeout,
     )
 
@@ -194,7 +194,7 @@ def _device(key: str, name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=torch.device(name))
+        torch.zeros(1, device=torch.device(name)).item()  # "meta" makes tensors without values
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         said = str(error).splitlines()[0]
         raise ConfigError(f"{key} = {name!r} cannot be used here: {said}") from error
@@ -207,6 +207,23 @@ def _check_augment(name: str, shape: tuple[int, ...]) -> None:
             f"data.augment = {name!r} takes images larger than {CropFlip.padding} pixels, the "
             f"data has samples of shape {shape}; use data.augment = 'none'"
         )
+
+
+def _check_heads(experiment: Experiment) -> None:
+    """Build the networks, and see that evaluators find the heads they need."""
+    try:
+        net = experiment.parts.nets(METHOD)["model"]
+    except (RuntimeError, MemoryError) as error:
+        said = str(error).splitlines()[0]
+        raise ConfigError(f"the network of [net] cannot be built: {said}") from error
+    for name, evaluator in experiment.parts.evaluators.items():
+        for head in evaluator.needs:
+            if getattr(net, head) is None:
+                objective = experiment.config.tables["objective"]["name"]
+                raise ConfigError(
+                    f"evaluate.with = {name!r} needs a {head}, and objective.name = {objective!r} "
+                    "has none: choose other evaluators"
+                )
 
 
 def _check_cohort(experiment: Experiment) -> None:

@@ -146,7 +146,7 @@ def _drive(
         recorders = [*recorders, TensorBoard(folder)]
     plan = make_plan(experiment, folder)
     standing = _standing(plan, allow_inexact, recorders)
-    if standing and standing.position.finished and (folder / REPORT).is_file():
+    if standing and standing.position.finished and _delivered(experiment, folder, standing):
         return Result(folder, standing.history, experiment)
     executor = make_executor(experiment)
     try:
@@ -201,6 +201,16 @@ def _standing(plan: Plan, allow_inexact: bool, recorders: Sequence[Recorder]) ->
     store.discard_after(position.round)
     metrics.truncate(position.metrics_bytes)
     return Standing(server, position, tuple(metrics.read()))
+
+
+def _delivered(experiment: Experiment, folder: Path, standing: Standing) -> bool:
+    """Whether all that users take away is there."""
+    method, wanted = experiment.parts.method, [REPORT]
+    if method.model(standing.server) is not None:
+        wanted.append(MODEL)
+    if method.has_personal():
+        wanted.append("personal")
+    return all((folder / name).exists() for name in wanted)
 
 
 def _finish(experiment: Experiment, folder: Path, loop: Loop, standing: Standing) -> None:

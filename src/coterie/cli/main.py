@@ -6,6 +6,7 @@ An error is one line on standard error and an exit code: 0 done, 2 configuration
 
 import signal
 import sys
+import traceback
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -65,7 +66,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = _say("interrupted", 130)
     except Exception as error:
         if "--debug" in arguments:
-            raise
+            traceback.print_exc()
         code = _explain(error)
     sys.exit(code)
 

@@ -46,6 +46,7 @@ def run(
     from coterie import runner
     from coterie.cli.progress import Display, Watcher
     from coterie.config import parse_overrides
+    from coterie.report.page import write_report
 
     config = runner.choose(source, parse_overrides(overrides), out, resume)
     if dry_run:
@@ -61,6 +62,8 @@ def run(
     recorders: list[Any] = [display, Watcher(folder)] if watch else [display]
     with display:
         result = runner.execute(config, folder, resume, allow_inexact, recorders)
+    if watch:
+        write_report(folder, folder / "watch.html")
     closing(result)
 
 

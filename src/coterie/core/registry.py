@@ -52,8 +52,12 @@ def _own(name: str, base: type[T], key: str) -> type[T]:
         found = getattr(import_module(module_name), class_name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"{key} = {name!r} cannot be imported: {error}") from error
+    except Exception as error:  # whatever the user's own module raises
+        said = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{key} = {name!r} cannot be imported: {said}") from error
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise ConfigError(f"{key} = {name!r} is not a {base.__name__}")
+        article = "an" if base.__name__[0] in "AEIO" else "a"
+        raise ConfigError(f"{key} = {name!r} is not {article} {base.__name__}")
     return found
 
 

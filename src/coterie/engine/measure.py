@@ -74,6 +74,11 @@ class Evaluation:
         self._on_clients(parts, executor, round, server, attempt, recorders, result)
         for name, program in parts.programs.items():
             self._federated(name, program, parts, executor, round, server, attempt, result)
+        if self.settings.targets and self.settings.metric not in result.metrics:
+            known = ", ".join(result.metrics)
+            note = f"evaluate.metric = {self.settings.metric!r} is not measured; there are: {known}"
+            for record in recorders:
+                record(NoteEvent(note))
         for name, value in list(result.metrics.items()):
             if not math.isfinite(value):
                 del result.metrics[name]

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -14,6 +15,7 @@ from coterie.core.errors import CheckpointError, ConfigError
 from coterie.engine.files import replace_durably
 
 _LOCK, _ATTEMPT = ".lock", ".attempt"
+_LOOKS, _PAUSE = 10, 0.05  # seconds
 
 
 class RunLock:
@@ -36,9 +38,8 @@ class RunLock:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            file.close()
+            with file:
+                holder = _holder(file)
             raise ConfigError(
                 f"{self.folder} is in use by {holder}; choose another --out"
             ) from None
@@ -57,6 +58,16 @@ class RunLock:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _holder(file: IO[str]) -> str:
+    """Who holds a lock; it writes its name, over that of the last one, a moment after taking it."""
+    for _ in range(_LOOKS):
+        time.sleep(_PAUSE)
+        file.seek(0)
+        if name := file.read().strip():
+            return name
+    return "another process"
 
 
 def next_attempt(folder: Path) -> int:

@@ -33,6 +33,7 @@ class Accuracy(Evaluator):
     """The global model on the global test set."""
 
     where = "server"
+    needs = ("classifier",)
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
         """`accuracy` and `loss`."""

@@ -24,6 +24,7 @@ class Personal(Evaluator):
     """Every client's model on that client's test data."""
 
     where = "client"
+    needs = ("classifier",)
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
         """`accuracy` and `loss` of one client."""

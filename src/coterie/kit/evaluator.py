@@ -16,6 +16,7 @@ class Evaluator(ABC):
     """
 
     where: ClassVar[Literal["server", "client"]] = "server"
+    needs: ClassVar[tuple[str, ...]] = ()  # heads that the network must have
 
     @abstractmethod
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:

@@ -28,7 +28,7 @@ class Local:
     weight_decay: NonNegative = 1e-5
     schedule: Literal["constant", "cosine", "step"] = "constant"  # over the rounds of a stage
     warmup: Count = 0  # rounds over which lr rises linearly
-    milestones: tuple[int, ...] = ()  # rounds at which "step" multiplies lr by gamma
+    milestones: tuple[Count, ...] = ()  # rounds at which "step" multiplies lr by gamma
     gamma: Positive = 0.1
     accumulate: PositiveCount = 1  # batches per optimiser step
     clip: NonNegative = 0.0  # the largest gradient norm; 0: unlimited
