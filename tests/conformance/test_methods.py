@@ -141,6 +141,7 @@ def test_a_fully_dropped_cohort_leaves_the_model_alone(
     assert sum(line["bytes_up"] + line["bytes_down"] for line in lines) == 0
 
 
+@pytest.mark.slow
 @every_method
 def test_workers_give_the_bits_of_serial(
     case: Case, toy_data: Path, tmp_path: Path, uninterrupted: Callable[[Case], Path]
@@ -151,6 +152,7 @@ def test_workers_give_the_bits_of_serial(
     assert toy.outputs(tmp_path / "run") == toy.outputs(uninterrupted(case))
 
 
+@pytest.mark.slow
 @every_method
 @pytest.mark.parametrize("by", [KeyboardInterrupt, toy.Killed], ids=["stopped", "killed"])
 def test_a_run_that_ends_after_any_round_resumes_to_the_same_bits(

@@ -21,8 +21,10 @@ from safetensors.numpy import load_file
 import coterie
 import toy
 from coterie.cli.main import main
+from coterie.cli.progress import Watcher
 from coterie.config import resolve, shipped
 from coterie.core.errors import ConfigError
+from coterie.engine.record import MetricsFile
 
 Command = Callable[..., str]
 
@@ -182,8 +184,12 @@ def test_what_a_run_leaves(config: Path, tmp_path: Path, command: Command) -> No
 
 def test_watch_keeps_a_page(config: Path, tmp_path: Path, command: Command) -> None:
     command("run", config, "--watch", "--out", "run")
+    refresh = re.compile(r"http-equiv=[\"']?refresh")
     page = (tmp_path / "run" / "watch.html").read_text()
-    assert re.search(r"http-equiv=[\"']?refresh", page)
+    assert not refresh.search(page)  # the run is over, the page stays as it is
+    event = MetricsFile(tmp_path / "run" / "metrics.jsonl").read()[-1]
+    Watcher(tmp_path / "run")(event)
+    assert refresh.search((tmp_path / "run" / "watch.html").read_text())
     command("run", config, "--out", "other")
     assert not (tmp_path / "other" / "watch.html").exists()
 
