@@ -190,7 +190,7 @@ class TwoModels(Method):
                 stepper(ctx.objective.loss(stepper.net, batch), batch)
         for stepper in steppers:
             stepper.report()
-        return Bundle({"model": ctx.shared(net)}), Bundle({"own": ctx.shared(own)})
+        return Bundle({"model": ctx.shared(net)}), Bundle({"own": ctx.weights(own)})
 
     def _towards(self, anchor: Tensors):  # type: ignore[no-untyped-def]
         def hook(net: Network) -> None:
@@ -316,7 +316,9 @@ class Faulty(Method):
         net = ctx.net(down["model"])
         train(ctx, net, ctx.objective.loss)
         weights = ctx.shared(net)
-        if ctx.id in self.clients:
+        if self.fault == "metrics":
+            ctx.metrics["odd"] = np.float32(0.5)
+        elif ctx.id in self.clients:
             weights = self._spoil(weights)
         return Bundle({"model": weights}), Bundle({"last": weights})
 
@@ -326,6 +328,8 @@ class Faulty(Method):
             raise ZeroDivisionError("a bug on one client")
         if self.fault == "die":
             os._exit(7)
+        if self.fault == "memory":
+            torch.empty(2**50)
         if self.fault == "sleep":
             time.sleep(600)
         if self.fault == "nan":

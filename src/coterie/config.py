@@ -94,7 +94,7 @@ class Config:
         lines = [f"# {self.name}, every key written out"]
         for name, table in self.tables.items():
             lines += ["", f"[{name}]"]
-            lines += [f"{key} = {_toml(value)}" for key, value in table.items()]
+            lines += [f"{key} = {_toml(v)}" for key, v in table.items() if v is not None]
         return "\n".join(lines) + "\n"
 
     def difference(self, other: "Config") -> str | None:
@@ -309,4 +309,4 @@ def _plain(value: Any) -> Any:
 def _toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
-    return repr(value) if isinstance(value, float) else json.dumps(value)
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

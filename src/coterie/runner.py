@@ -4,7 +4,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,11 +119,14 @@ def execute(
     with exact.exact_arithmetic():
         experiment = prepare(config, folder, given)
         with rundir.RunLock(folder):
-            if rundir.used(folder) and not resume:
+            used = rundir.used(folder)
+            if used and not resume:
                 raise ConfigError(
                     f"{folder} holds a run already; add --resume to go on with it, or choose "
                     "another --out"
                 )
+            if not used and rundir.foreign(folder):
+                raise ConfigError(f"{folder} is not empty and holds no run; choose another --out")
             return _drive(experiment, folder, allow_inexact, recorders)
 
 
@@ -144,6 +147,9 @@ def _drive(
     _begin(experiment, folder)
     if experiment.config.record.tensorboard:
         recorders = [*recorders, TensorBoard(folder)]
+    if experiment.dataset.groups and experiment.config.tables["partition"]["kind"] != "by-group":
+        for record in recorders:
+            record(NoteEvent("the data have clients of their own: partition.kind=by-group"))
     plan = make_plan(experiment, folder)
     standing = _standing(plan, allow_inexact, recorders)
     if standing and standing.position.finished and _delivered(experiment, folder, standing):
@@ -188,6 +194,7 @@ def _standing(plan: Plan, allow_inexact: bool, recorders: Sequence[Recorder]) ->
         metrics.truncate(0)
         return None
     server, position, complaints = found
+    position = replace(position, environment=plan.environment) if allow_inexact else position
     for complaint in complaints:
         for record in recorders:
             record(NoteEvent(f"a checkpoint is broken, the one before is used: {complaint}"))

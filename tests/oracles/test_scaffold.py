@@ -33,7 +33,10 @@ def naive(
                 y = y - RATE * velocity
                 if post_step:
                     y = y - RATE * (c - own[i])
-            renewed = own[i] - c + (x - y) / (effective_steps(STEPS, momentum) * RATE)
+            # a constant gradient g moves y by eta g in the first step, (1 + rho) eta g in the next
+            moved = sum(sum(momentum**k for k in range(j + 1)) for j in range(STEPS))
+            by_correction = STEPS if post_step else moved
+            renewed = ((x - y) / RATE - by_correction * (c - own[i])) / moved
             models.append(y)
             changes.append(renewed - own[i])
             own[i] = renewed
@@ -108,6 +111,27 @@ def test_effective_steps_count_what_a_constant_gradient_moves(momentum: float, s
         velocity = momentum * velocity + 1.0
         moved += velocity
     assert effective_steps(steps, momentum) == pytest.approx(moved)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("correction", ["gradient", "post_step"])
+def test_control_variates_are_the_clients_gradients(
+    momentum: float, correction: str, tmp_path: Path
+) -> None:
+    """With steps so small that little moves, c_i is the gradient at x, round after round."""
+    method = {"name": "scaffold", "momentum": momentum, "correction": correction}
+    quadratic.run(tmp_path / "run", CENTRES, SIZES, method=method, local={"lr": 1e-3})
+    x = quadratic.start(tmp_path)
+    for client, centre in enumerate(CENTRES):
+        found = quadratic.client_state(tmp_path / "run", client)["control"]["backbone.vector"]
+        np.testing.assert_allclose(found, quadratic.CURVATURE * (x - centre), atol=0.1)
+
+
+def test_nesterov_steps_are_refused(tmp_path: Path) -> None:
+    local = {"nesterov": True, "momentum": 0.9}
+    method = {"name": "scaffold", "momentum": 0.9}
+    with pytest.raises(ConfigError, match=r"without local\.nesterov"):
+        quadratic.run(tmp_path / "run", CENTRES, SIZES, method=method, local=local)
 
 
 def test_an_adaptive_local_optimiser_is_refused(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Outcome:
     cell: Cell
     folder: Path
     history: Sequence["RoundEvent"]
-    failure: str = ""
+    failure: CoterieError | None = None
 
 
 def run_cells(cells: Sequence[Cell], out: Path) -> list[Outcome]:
@@ -57,7 +57,7 @@ def run_cells(cells: Sequence[Cell], out: Path) -> list[Outcome]:
         except Interrupted:
             raise Interrupted(f"interrupted; the same command goes on from {folder}") from None
         except CoterieError as error:
-            outcomes.append(Outcome(cell, folder, (), str(error)))
+            outcomes.append(Outcome(cell, folder, (), error))
             words = f"failed: {error}"
         typer.echo(f"[{number}/{len(cells)}] {cell.label}: {words}")
     return outcomes

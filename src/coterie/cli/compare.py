@@ -105,19 +105,26 @@ def axis(word: str) -> tuple[str, list[str]]:
 
 
 def finish(outcomes: Sequence[Outcome], out: Path) -> None:
-    """Print the table and keep it; say if something failed."""
+    """The table of what finished; an error if something did not."""
+    failed = [(outcome.cell.label, outcome.failure) for outcome in outcomes if outcome.failure]
+    if len(failed) < len(outcomes):
+        keep(outcomes, out)
+    if failed:
+        label, reason = failed[0]
+        alike = len(failed) == len(outcomes) and len({type(error) for _, error in failed}) == 1
+        kind = type(reason) if alike and reason is not None else RunFailed
+        raise kind(f"{len(failed)} of {len(outcomes)} runs failed; {label}: {reason}")
+
+
+def keep(outcomes: Sequence[Outcome], out: Path) -> None:
+    """Print the table, and write it beside the runs."""
     summary = summarise(outcomes)
-    targets = outcomes[0].cell.config.evaluate.targets
-    table = render(summary, targets)
+    table = render(summary, outcomes[0].cell.config.evaluate.targets)
     typer.echo(f"\n{table}")
     runs = [
-        {"label": o.cell.label, "folder": str(o.folder), "failure": o.failure} for o in outcomes
+        {"label": o.cell.label, "folder": str(o.folder), "failure": str(o.failure or "")}
+        for o in outcomes
     ]
     (out / "table.json").write_text(json.dumps({"rows": summary, "runs": runs}, indent=1) + "\n")
     (out / "table.txt").write_text(table + "\n")
     typer.echo(f"kept in {out}")
-    if failed := [outcome for outcome in outcomes if outcome.failure]:
-        raise RunFailed(
-            f"{len(failed)} of {len(outcomes)} runs failed; {failed[0].cell.label}: "
-            f"{failed[0].failure}"
-        )

@@ -74,18 +74,22 @@ class Display:
         elif isinstance(event, StartEvent):
             self._start(event)
         elif isinstance(event, NoteEvent):
-            self._console.print(f"note: {event.text}", style="yellow", highlight=False)
+            self._say(f"note: {event.text}", style="yellow")
             if self._debug and event.details.get("trace"):
-                self._console.print(event.details["trace"], highlight=False, markup=False)
+                self._say(event.details["trace"])
         else:
             self._round(event)
+
+    def _say(self, text: str, style: str = "") -> None:
+        """Print text as it is: brackets in it are no markup."""
+        self._console.print(text, style=style, highlight=False, markup=False)
 
     def _start(self, event: StartEvent) -> None:
         self._total = event.total
         for line in self._opening:
-            self._console.print(line, highlight=False, markup=False)
+            self._say(line)
         place = f"from round {event.first + 1}" if event.first else f"{event.total} rounds"
-        self._console.print(f"{event.clients} clients, {place} -> {event.folder}", highlight=False)
+        self._say(f"{event.clients} clients, {place} -> {event.folder}")
 
     def _round(self, event: RoundEvent) -> None:
         self._sent += event.bytes_up + event.bytes_down
@@ -107,14 +111,12 @@ class Display:
             away = len(event.lost) + len(event.rejected)
             clients = f"{len(event.cohort) - away}/{len(event.cohort)} clients"
             line = f"round {event.round + 1}/{total}  {words}  {clients}"
-            self._console.print(line, highlight=False)
+            self._say(line)
         for client, reason in {**event.lost, **event.rejected}.items():
             if not reason.startswith(("dropped", "its upload")):
-                self._console.print(
-                    f"note: round {event.round + 1}, client {client}: {reason}", highlight=False
-                )
+                self._say(f"note: round {event.round + 1}, client {client}: {reason}")
         if event.skipped:
-            self._console.print(f"note: round {event.round + 1} was skipped", highlight=False)
+            self._say(f"note: round {event.round + 1} was skipped")
         sys.stdout.flush()
 
 

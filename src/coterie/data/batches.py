@@ -23,7 +23,7 @@ def cut(samples: int, batch_size: int, drop_last: bool) -> list[tuple[int, int]]
     No sample is left out: a last batch of one joins the batch before it, a shard smaller than a
     batch is one batch. `drop_last` leaves out a short last batch where there is a whole one.
     """
-    size = min(batch_size, samples)
+    size = max(1, min(batch_size, samples))
     bounds = [(start, min(start + size, samples)) for start in range(0, samples, size)]
     if len(bounds) > 1:
         start, stop = bounds[-1]
@@ -102,10 +102,9 @@ class DataShard:
     def sweep(self, batch_size: int = 256, test: bool = False) -> Iterator[Batch]:
         """All training (or test) samples in order, with the test transform."""
         labels = self._labels(test)
-        for start in range(0, len(labels), batch_size):
-            rows = torch.arange(start, min(start + batch_size, len(labels)))
-            last = start + batch_size >= len(labels)
-            yield Batch((self._plain(rows, test),), labels[rows], rows, 0, last)
+        for start, stop in cut(len(labels), batch_size, drop_last=False):
+            rows = torch.arange(start, stop)
+            yield Batch((self._plain(rows, test),), labels[rows], rows, 0, stop == len(labels))
 
     def _labels(self, test: bool) -> Tensor:
         source = self._dataset.y_test if test else self._dataset.y_train

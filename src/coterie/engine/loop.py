@@ -113,7 +113,8 @@ class Loop:
                     break
                 standing = self._round(stage, round, standing)
         except (KeyboardInterrupt, RunFailed):
-            if standing.position.round > self._committed:
+            # the directory may be there although the interrupt came before the commit returned
+            if standing.position.round > max(self._committed, *self.store.rounds(), -1):
                 self._commit(standing)
             raise
         return standing

@@ -3,11 +3,12 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from coterie.core import seeds
 from coterie.core.bundle import Bundle, Payload, ServerState
-from coterie.core.errors import RunFailed
+from coterie.core.errors import CheckpointError, NoReplies, RunFailed
 from coterie.core.task import (
     METHOD,
     Attempt,
@@ -124,6 +125,8 @@ class Evaluation:
         for done, reply in enumerate(executor.run(tasks), start=1):
             result.bytes_down += size
             if reply.error is not None:
+                if reply.error.kind == "disk":
+                    raise CheckpointError(reply.error.reason)
                 note = f"client {reply.client} was not evaluated: {reply.error.reason}"
                 for record in recorders:
                     record(NoteEvent(note, {"trace": reply.error.trace}))
@@ -169,7 +172,8 @@ class Evaluation:
             )
             with seeds.scoped(inner.torch_seed()):
                 replies = tally.valid_replies(executor.run(tasks), down, program.reduce)
-                state = program.server_update(ctx, state, replies)
+                with suppress(NoReplies):
+                    state = program.server_update(ctx, state, replies)
                 for _ in replies:
                     pass
             for own in owns.values():

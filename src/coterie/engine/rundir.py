@@ -89,6 +89,11 @@ def clean(folder: Path) -> None:
         shutil.rmtree(rest, ignore_errors=True)
 
 
+def foreign(folder: Path) -> bool:
+    """Whether there is something in this folder that no run has put there."""
+    return any(path.name not in (_LOCK, _ATTEMPT) for path in folder.iterdir())
+
+
 def used(folder: Path) -> bool:
     """Whether a run has begun in this folder."""
     return any((folder / name).exists() for name in ("config.toml", "metrics.jsonl", "checkpoints"))

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from safetensors.torch import save_file
+import torch
+from safetensors.torch import save
 
 from coterie.core import seeds
 from coterie.core.bundle import Bundle, ClientState, Tensors
@@ -19,6 +20,7 @@ from coterie.core.task import METHOD, ClientId, ClientInfo, Failure, Reply, Task
 from coterie.data.batches import DataShard
 from coterie.data.datasets import open_cached
 from coterie.data.partition import Partition
+from coterie.engine.files import replace_durably
 from coterie.engine.parts import Parts, Spec
 from coterie.engine.states import StateStore
 from coterie.kit.context import ClientContext
@@ -63,11 +65,12 @@ class Site:
             failure = Failure("diverged", str(error))
         except CheckpointError as error:
             failure = Failure("disk", str(error))
-        except MemoryError as error:
-            failure = Failure("lost", f"out of memory with {len(shard)} samples: {error}")
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            failure = Failure("failed", reason, traceback.format_exc())
+            if out_of_memory(error):
+                failure = Failure("lost", f"out of memory with {len(shard)} samples: {reason}")
+            else:
+                failure = Failure("failed", reason, traceback.format_exc())
         finally:
             self.parts.nets(task.program).release()
         return Reply(task.client, error=failure, seconds=time.perf_counter() - start)
@@ -92,12 +95,13 @@ class Site:
         for what, bundle in (("upload", up), ("state", packed)):
             if not all_finite(t for group in bundle.tensors.values() for t in group.values()):
                 raise Diverged(f"its {what} is not finite")
+        metrics = {name: float(value) for name, value in ctx.metrics.items()}
         digest = ""
         if packed.tensors or packed.scalars:
             store.save(task.client, task.round.index, task.attempt, packed)
             digest = packed.digest()
         seconds = time.perf_counter() - start
-        return Reply(task.client, up, len(shard), ctx.metrics, seconds=seconds, state=digest)
+        return Reply(task.client, up, len(shard), metrics, seconds=seconds, state=digest)
 
     def _inspect(
         self, task: Task, ctx: ClientContext, state: ClientState | None
@@ -107,9 +111,9 @@ class Site:
         weights = method.personal(ctx, task.down, state)
         if task.op == "personal":
             if weights is not None:
-                folder = Path(self.spec.folder) / "personal"
-                folder.mkdir(exist_ok=True)
-                save_file(weights, folder / f"{self._file_name(task.client)}.safetensors")
+                path = Path(self.spec.folder) / "personal" / self._file_name(task.client)
+                whole = {name: tensor.clone().contiguous() for name, tensor in weights.items()}
+                replace_durably(path, save(whole, metadata={"format": "pt"}))
             return {}
         net = ctx.frozen(task.down["evaluated"] if weights is None else weights)
         seed = seeds.derive(self.spec.seed, "evaluate", task.round.index, task.client)
@@ -129,7 +133,8 @@ class Site:
         """The client's name; its number where the name cannot be a file's, or is not its alone."""
         names = self.partition.names
         name = names[self.partition.clients.index(client)]
-        return name if Path(name).name == name and names.count(name) == 1 else str(client)
+        usable = Path(name).name == name and names.count(name) == 1
+        return f"{name if usable else client}.safetensors"
 
     def _context(self, task: Task, shard: DataShard, kept: Mapping[str, Tensors]) -> ClientContext:
         place = f"{task.program}-{task.round.index:06d}-{task.attempt.number}"
@@ -174,6 +179,14 @@ class Site:
             device=self.spec.device,
             shift=self.partition.shifts.get(task.client),
         )
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out; torch says so on a CPU by a plain RuntimeError."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    said = ("can't allocate memory", "not enough memory")
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in said)
 
 
 def _pack(state: ClientState | None, keeps: Mapping[str, Tensors]) -> ClientState:

@@ -70,16 +70,22 @@ class StateStore:
         """Drop every state of a client."""
         shutil.rmtree(self.folder / str(client), ignore_errors=True)
 
-    def problem(self, expected: Mapping[ClientId, tuple[int, str]]) -> str | None:
-        """What is wrong with the states that a checkpoint (client -> round, digest) relies on."""
+    def problem(self, expected: Mapping[ClientId, tuple[int, str]], last: int) -> str | None:
+        """What is wrong with the states that a checkpoint of round `last` relies on.
+
+        `expected` has the round and digest of every client's state as far as replies told. A newer
+        version up to `last` comes from a client whose reply was lost: it counts, undigested.
+        """
         for client, (round, digest) in expected.items():
             path = self.folder / str(client)
-            versions = [version for version in self._versions(client) if version.round == round]
+            versions = [v for v in self._versions(client) if round <= v.round <= last]
             if not versions:
                 return f"{path} has no state of round {round}"
-            path = max(versions).path
+            newest = max(versions)
+            path = newest.path
             try:
-                if codec.decode(path.read_bytes()).digest() != digest:
+                found = codec.decode(path.read_bytes()).digest()
+                if newest.round == round and found != digest:
                     return f"{path} does not have the digest that was recorded"
             except (OSError, CodecError) as error:
                 return f"{path}: {error}"

@@ -149,7 +149,7 @@ class CheckpointStore:
         for blob in server.blobs.values():
             if not blob.intact():
                 yield f"the blob {blob.path} is missing or broken"
-        if problem := StateStore(self.run / "clients").problem(position.states):
+        if problem := StateStore(self.run / "clients").problem(position.states, position.round):
             yield problem
         path = self.run / "metrics.jsonl"
         lines = path.read_bytes()[: position.metrics_bytes] if path.exists() else b""

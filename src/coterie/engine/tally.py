@@ -40,7 +40,8 @@ class Tally:
         self.valid: list[ClientId] = []
         self.states: dict[ClientId, tuple[int, str]] = {}
         self.server_metrics: dict[str, float] = {}
-        self.bytes_up = self.bytes_down = 0
+        self.bytes_up = 0
+        self._bytes_broadcast = self._bytes_own = 0
         self._diverged = 0
         self._examples = 0
         self._sums: dict[str, float] = {}
@@ -51,14 +52,19 @@ class Tally:
         """The replies that may be aggregated; the others leave their reason."""
         screen, size = Screen(down, rules), down.nbytes()
         for done, reply in enumerate(replies, start=1):
-            self.bytes_down += size
+            self._bytes_broadcast += size
             if self._keep(reply, screen):
                 yield reply
             self._emit(ClientEvent(self.round.index, self.round.total, done, len(self.asked)))
 
     def count_own(self, own: Payload | None) -> None:
-        """Count what was sent to one client alone."""
-        self.bytes_down += own.nbytes() if own is not None else 0
+        """Count what is sent to one client alone; called where tasks are made, one at a time."""
+        self._bytes_own += own.nbytes() if own is not None else 0
+
+    @property
+    def bytes_down(self) -> int:
+        """All that was sent to clients."""
+        return self._bytes_broadcast + self._bytes_own
 
     def _keep(self, reply: Reply, screen: Screen) -> bool:
         client = str(reply.client)

@@ -195,7 +195,7 @@ class Processes:
         self._gate, self._closed = _Gate(), False
         self._jobs: _Queue | None = None
         self._threads: list[threading.Thread] = []
-        self._encoding = threading.Lock()
+        self._lifecycle, self._encoding = threading.Lock(), threading.Lock()
         self._encoded: tuple[Payload | None, bytes] = (None, b"")
         self._workers: list[Worker] = []
         self._workers += [self._start(slot) for slot in range(max(1, workers))]
@@ -229,11 +229,12 @@ class Processes:
 
     def _abandon(self) -> None:
         """Stop feeding and kill the workers, but keep pipes open while a thread may use them."""
-        self._closed = True
         if self._jobs is not None:
             self._jobs.stop()
-        for worker in self._workers:
-            worker.kill()
+        with self._lifecycle:  # no thread may start a worker that would be overlooked
+            self._closed = True
+            for worker in self._workers:
+                worker.kill()
         for thread in self._threads:
             thread.join()
 
@@ -258,7 +259,10 @@ class Processes:
                     self._workers[slot].prepare()
                     # the start of a worker is not the client's time
                     deadline = time.monotonic() + self._timeout if self._timeout > 0 else None
-                    return self._workers[slot].ask(task, self._broadcast(task.down), deadline)
+                    reply = self._workers[slot].ask(task, self._broadcast(task.down), deadline)
+                if reply.error is None or reply.error.kind != "lost" or deaths == _RETRIES:
+                    return reply
+                self._renew(slot)  # memory ran out: the next try is alone, in a fresh process
             except wire.Late:
                 self._renew(slot)
                 failure = Failure(
@@ -275,14 +279,15 @@ class Processes:
 
     def _renew(self, slot: int) -> int:
         """Replace a worker; the exit status of the old one."""
-        if self._closed:
-            raise RunFailed("the executor was closed")
-        status = self._workers[slot].process.poll()
-        self._workers[slot].end()
-        if status is None:  # it closed its pipe a moment before it ended, or was late
-            status = self._workers[slot].process.returncode
-        self._workers[slot] = self._start(slot)
-        return int(status)
+        with self._lifecycle:
+            if self._closed:
+                raise RunFailed("the executor was closed")
+            status = self._workers[slot].process.poll()
+            self._workers[slot].end()
+            if status is None:  # it closed its pipe a moment before it ended, or was late
+                status = self._workers[slot].process.returncode
+            self._workers[slot] = self._start(slot)
+            return int(status)
 
     def _broadcast(self, down: Payload) -> bytes:
         """The bytes of a broadcast, encoded once for all workers."""

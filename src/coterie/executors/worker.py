@@ -13,6 +13,7 @@ from typing import Any
 from coterie.core import codec
 from coterie.core.bundle import Bundle
 from coterie.core.exact import exact_arithmetic
+from coterie.core.task import Failure, Reply
 from coterie.data.partition import Partition
 from coterie.engine.parts import Spec
 from coterie.engine.site import Site
@@ -51,7 +52,12 @@ def serve(source: int, sink: int) -> None:
             down = codec.decode(body)
             continue
         reply = site.run(wire.read_task(head, body, down))
-        wire.send(sink, wire.reply_head(reply), codec.encode(reply.up))
+        try:
+            up = codec.encode(reply.up)
+        except Exception as error:
+            failure = Failure("failed", f"its upload cannot be sent: {error}")
+            reply, up = Reply(reply.client, error=failure), codec.encode(Bundle())
+        wire.send(sink, wire.reply_head(reply), up)
 
 
 def main() -> None:

@@ -71,7 +71,8 @@ class ClientContext:
         place = f"{key}:{slot}"
         net = self._nets.net(key, slot, weights, self._kept.get(place, {}))
         self._lent[id(net)] = (key, slot)
-        self.objective.after_load(net, place not in self._kept)
+        first = place not in self._kept and not self._nets.complete(key, weights)
+        self.objective.after_load(net, first)
         return net
 
     def frozen(self, weights: Tensors, key: str = "model", slot: str = "local") -> Frozen:
@@ -89,6 +90,11 @@ class ClientContext:
         if kept:
             self.keeps[f"{key}:{slot}"] = kept
         return shared
+
+    def weights(self, net: Network) -> Tensors:
+        """Copies of all weights, for a state of this client: nothing of them may be sent."""
+        shared, kept = self._nets.split(self._lent[id(net)][0], net)
+        return {**shared, **kept}
 
     def batches(self, stream: str = "train") -> Iterator[Batch]:
         """This round's training batches; another stream draws others."""

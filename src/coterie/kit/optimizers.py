@@ -35,8 +35,10 @@ class Local:
     drop_last: bool = False  # leave out a short last batch, where a whole one exists
 
     def __post_init__(self) -> None:
-        if self.nesterov and self.momentum == 0:
-            raise ConfigError("local.nesterov = true needs local.momentum above 0")
+        if self.nesterov and (self.momentum == 0 or self.optimizer != "sgd"):
+            raise ConfigError(
+                "local.nesterov = true needs local.optimizer = 'sgd' and local.momentum above 0"
+            )
         if self.schedule == "step" and not self.milestones:
             raise ConfigError("local.schedule = 'step' needs local.milestones, e.g. [60, 80]")
 
@@ -58,10 +60,11 @@ class Local:
 
 
 class LARS(torch.optim.Optimizer):
-    """SGD whose step is scaled per layer (You, Gitman, Ginsburg 2017).
+    """SGD whose step is scaled per layer (You, Gitman, Ginsburg 2017), in the form of SimCLR.
 
         g' = g + wd w,   r = trust |w| / |g'|,   v = momentum v + r g',   w = w - lr v
 
+    The paper's own ratio has |g| + wd |w| below; SimCLR's code and its followers have |g'|.
     Vectors (biases, norm parameters) take a plain momentum step without decay, as is usual.
     """
 

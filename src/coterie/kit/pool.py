@@ -89,6 +89,10 @@ class Nets(Mapping[str, Network]):
         shared = {name: tensor for name, tensor in weights.items() if name not in kept}
         return shared, {name: weights[name] for name in weights if name in kept}
 
+    def complete(self, key: str, weights: Tensors) -> bool:
+        """Whether weights hold the kept names too, as a client's own state may."""
+        return bool(self._kept[key]) and self._kept[key] <= weights.keys()
+
     def net(self, key: str, slot: str, weights: Tensors, kept: Tensors) -> Network:
         """The scratch network of a slot with weights laid in, in training mode."""
         if (key, slot) not in self._scratch:

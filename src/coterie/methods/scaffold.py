@@ -17,7 +17,9 @@ moves about 1 / (1 - rho) times as far, so K is replaced by the effective number
 
 and the default is rho = 0, whatever `local.momentum` says. `correction` says where c - c_i enters:
 `gradient` adds it to the gradient, `post_step` subtracts eta (c - c_i) from the weights after the
-optimiser's step, past its momentum.
+optimiser's step. Past the momentum it moves the weights by K steps, not by a:
+
+    c_i' = ((x - y) / eta - K (c - c_i)) / a
 """
 
 from collections.abc import Iterator
@@ -64,6 +66,8 @@ class Scaffold(Method):
             raise ConfigError(
                 f"method.name = 'scaffold' needs local.optimizer = 'sgd', not {local.optimizer!r}"
             )
+        if local.nesterov and self.momentum > 0:
+            raise ConfigError("method.momentum of scaffold counts steps without local.nesterov")
 
     def init(self, nets: Nets) -> ServerState:
         """The network, and c = 0."""
@@ -108,19 +112,24 @@ class Scaffold(Method):
             stepper(ctx.objective.loss(net, batch), batch)
         stepper.report()
         weights = ctx.shared(net)
-        change = self._change(received, weights, control, rate, stepper.steps)
+        gradient = self._gradient(received, weights, control, own, rate, stepper.steps)
+        change = {name: gradient[name] - own[name] for name in gradient}
         renewed = {name: own[name] + change[name] for name in change}
         return Bundle({"model": weights, "control": change}), Bundle({"control": renewed})
 
     def _local(self, local: Local) -> Local:
         return replace(local, momentum=self.momentum, nesterov=local.nesterov and self.momentum > 0)
 
-    def _change(
-        self, before: Tensors, after: Tensors, control: Tensors, rate: float, steps: int
+    def _gradient(
+        self, x: Tensors, y: Tensors, control: Tensors, own: Tensors, rate: float, steps: int
     ) -> Tensors:
-        """c_i' - c_i = (x - y) / (a eta) - c."""
-        length = rate * effective_steps(steps, self.momentum)
-        return {name: (before[name] - after[name]) / length - control[name] for name in control}
+        """c_i': the client's mean gradient, out of the way it went."""
+        length = effective_steps(steps, self.momentum)
+        corrected = length if self.correction == "gradient" else float(steps)
+        return {
+            name: ((x[name] - y[name]) / rate - corrected * (control[name] - own[name])) / length
+            for name in control
+        }
 
     def server_update(
         self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]

@@ -43,7 +43,7 @@ class Solo(Method):
         """Go on training this client's own model."""
         net = ctx.net(state["model"] if state else ctx.fresh())
         train(ctx, net, ctx.objective.loss)
-        return Bundle(), Bundle({"model": ctx.shared(net)})
+        return Bundle(), Bundle({"model": ctx.weights(net)})
 
     def server_update(
         self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
