@@ -16,6 +16,7 @@ from coterie.core.task import METHOD, Executor
 from coterie.data import datasets, partition
 from coterie.data.augment import CropFlip
 from coterie.data.batches import DataShard
+from coterie.data.checks import NOBODY
 from coterie.data.datasets import Dataset
 from coterie.data.heterogeneity import measures
 from coterie.data.partition import Partition
@@ -101,6 +102,8 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
     config, dataset = experiment.config, experiment.dataset
     # in a drawn order: where BatchNorm uses batch statistics, sorted classes would mislead it
     order = seeds.generator(0, "test-order").permutation(len(dataset.y_test))
+    if dataset.groups is not None and (dataset.groups.test == NOBODY).any():
+        order = order[dataset.groups.test[order] == NOBODY]  # the others are held out by clients
     train = np.sort(np.concatenate(list(experiment.partition.train.values())))
     everything = DataShard(dataset, train, order, device=experiment.spec.device)
     return Plan(

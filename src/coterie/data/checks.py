@@ -11,6 +11,7 @@ from coterie.core import registry
 from coterie.core.errors import ConfigError, DataError
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+NOBODY = -1  # the group of a test sample that no client has
 GROUP_ARRAYS = ("group_train", "group_test")
 CHANNELS = (1, 3, 4)
 
@@ -77,7 +78,8 @@ def check_groups(
                 f"{origin}: {name} has shape {values.shape}, and there are {samples} {part} "
                 "samples; give every sample one group"
             )
-        outside = np.flatnonzero((values < 0) | (values >= len(names)))
+        lowest = NOBODY if part == "test" else 0
+        outside = np.flatnonzero((values < lowest) | (values >= len(names)))
         if outside.size:
             row = outside[0]
             raise DataError(

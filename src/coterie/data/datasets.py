@@ -37,6 +37,7 @@ _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 class Groups:
     """Whose every sample is: numbers into `names`; an empty `test` says test samples are nobody's.
 
+    Test samples of group -1 are the server's; where there are some, it tests on these alone.
     A natural partition (writers, photographers, hospitals) deals by them.
     """
 

@@ -59,7 +59,9 @@ def test_warm_up_then_step() -> None:
 
 
 def test_settings_that_make_no_sense_together() -> None:
-    with pytest.raises(ConfigError, match=r"local\.nesterov = true needs .*local\.momentum above 0"):
+    with pytest.raises(
+        ConfigError, match=r"local\.nesterov = true needs .*local\.momentum above 0"
+    ):
         Local(nesterov=True, momentum=0.0)
     with pytest.raises(ConfigError, match=r"needs local\.milestones"):
         Local(schedule="step")

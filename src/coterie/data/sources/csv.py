@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from coterie.core.errors import DataError
+from coterie.data.checks import NOBODY
 from coterie.data.datasets import Groups, Raw
 from coterie.data.formats import images, places
 
+_TEST_SHARE = 5  # one in so many of a user's samples is held out
 _USER, _IMAGE, _CLASS = "user_id", "image_id", "class"
 
 
@@ -31,20 +33,54 @@ def files(root: str) -> tuple[Path, ...]:
 
 
 def decode(root: str, resize: int, scratch: Path) -> Raw:
-    """Decode the listed images; users and classes are numbered in their order."""
-    train, test = _tables(places.given("csv", root))
-    x_train, x_test = images.decode({"x_train": train.paths, "x_test": test.paths}, resize, scratch)
-    classes, users = places.ordered(train.classes + test.classes), places.ordered(train.users)
+    """Decode the listed images; users and classes are numbered in their order.
+
+    The test file has no users, so a fifth of every user's samples is held out for tests of its
+    own; the listed test samples stay those of the global model.
+    """
+    listed, test = _tables(places.given("csv", root))
+    classes, users = places.ordered(listed.classes + test.classes), places.ordered(listed.users)
+    train, own = _hold_out(listed)
+    parts = {"x_train": train.paths, "x_test": [*test.paths, *own.paths]}
+    x_train, x_test = images.decode(parts, resize, scratch)
     half = (0.5,) * x_train.shape[1]
+    nobody = np.full(len(test.paths), NOBODY, np.int64)
+    whose = np.concatenate([nobody, _numbers(own.users, users)]) if own.paths else nobody[:0]
     return Raw(
         x_train,
         _numbers(train.classes, classes),
         x_test,
-        _numbers(test.classes, classes),
+        _numbers([*test.classes, *own.classes], classes),
         len(classes),
         mean=half,
         std=half,
-        groups=Groups(_numbers(train.users, users), np.empty(0, np.int64), tuple(users)),
+        groups=Groups(_numbers(train.users, users), whose, tuple(users)),
+    )
+
+
+def _hold_out(rows: _Rows) -> tuple[_Rows, _Rows]:
+    """What a user trains on and is tested on: every fifth of its samples in the order of classes.
+
+    The order within a class is drawn, the same in every run. Classes so lose their fifth as evenly
+    as their numbers allow; a user with fewer than five samples keeps all.
+    """
+    drawn = np.random.default_rng(0).permutation(len(rows.users)).tolist()
+    order = sorted(range(len(drawn)), key=lambda r: (rows.users[r], rows.classes[r], drawn[r]))
+    held, seen, user = set(), 0, None
+    for row in order:
+        seen = seen + 1 if rows.users[row] == user else 1
+        user = rows.users[row]
+        if seen % _TEST_SHARE == 0:
+            held.add(row)
+    kept = [row for row in range(len(drawn)) if row not in held]
+    return _pick(rows, kept), _pick(rows, sorted(held))
+
+
+def _pick(rows: _Rows, chosen: Sequence[int]) -> _Rows:
+    return _Rows(
+        [rows.users[row] for row in chosen],
+        [rows.classes[row] for row in chosen],
+        [rows.paths[row] for row in chosen],
     )
 
 

@@ -1,0 +1,41 @@
+"""Users of a listing have test samples of their own; the listed ones stay the server's."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from coterie.data.datasets import load
+from coterie.data.partition import load_class, make
+from coterie.data.sources import csv as csv_source
+
+
+def test_a_fifth_of_every_user_is_held_out_for_its_own_tests() -> None:
+    users = ["a"] * 10 + ["b"] * 4 + ["c"] * 7
+    classes = [*("01" * 5), *"0011", *"0000001"]
+    rows = csv_source._Rows(users, classes, [Path(str(n)) for n in range(len(users))])
+    train, own = csv_source._hold_out(rows)
+    assert sorted(map(str, [*train.paths, *own.paths])) == sorted(map(str, rows.paths))
+    assert sorted(own.users) == ["a", "a", "c"]
+    assert sorted(c for u, c in zip(own.users, own.classes, strict=True) if u == "a") == ["0", "1"]
+    assert csv_source._hold_out(rows)[1].paths == own.paths
+
+
+def test_users_are_clients_that_test_on_what_they_held_out(tmp_path: Path) -> None:
+    root = tmp_path / "own"
+    (root / "images").mkdir(parents=True)
+    lines = [f"{n % 2},image{n},{n % 3}" for n in range(24)]
+    (root / "train.csv").write_text("user_id,image_id,class\n" + "\n".join(lines[:20]) + "\n")
+    (root / "test.csv").write_text("user_id,image_id,class\n" + "\n".join(lines[20:]) + "\n")
+    for n in range(24):
+        pixels = np.full((4, 4, 3), n, np.uint8)
+        Image.fromarray(pixels).save(root / "images" / f"image{n}.png")
+    dataset = load("csv", str(root), tmp_path / "cache")
+    assert dataset.groups is not None
+    assert (len(dataset.y_train), len(dataset.y_test)) == (16, 8)
+    assert dataset.groups.test.tolist()[:4] == [-1] * 4
+    labels = dataset.y_train, dataset.y_test
+    shares = make(load_class("by-group")(), *labels, dataset.classes, 0, dataset.groups)
+    assert {client: len(rows) for client, rows in shares.test.items()} == {0: 2, 1: 2}
+    for client, rows in shares.test.items():
+        assert set(dataset.groups.test[rows].tolist()) == {client}
