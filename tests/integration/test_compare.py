@@ -43,6 +43,8 @@ def test_a_method_brings_its_method_objective_and_server_tables_only() -> None:
     assert chosen.server.optimizer == "momentum"
     assert chosen.local.lr == 0.123
     assert chosen.run.seed == 2
+    keen = method_config("scaffold", "digits/fedavg", {"method": {"momentum": 0.9}}, number=0)
+    assert keen.tables["method"]["momentum"] == 0.9
     own = method_config("toy_methods:TwoModels", "digits/fedavg", {}, number=0)
     assert own.tables["method"] == {"name": "toy_methods:TwoModels", "pull": 0.1}
 

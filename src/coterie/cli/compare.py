@@ -73,10 +73,11 @@ def sweep(
 def method_config(method: str, setting: str, overrides: "Tables", number: int) -> "Config":
     """The setting with the tables of a method, on the seed of a given number."""
     from coterie import config as configuration
+    from coterie.settings import DataSettings
 
     base = configuration.tables_of(setting)
-    data = configuration.resolve(base, overrides).data.name
-    named = f"{data}/{method}"
+    data = {"name": DataSettings.name, **base.get("data", {}), **overrides.get("data", {})}
+    named = f"{data['name']}/{method}"
     if named in configuration.shipped():
         theirs: dict[str, Any] = configuration.tables_of(named)
     else:

@@ -21,7 +21,7 @@ AXIS: dict[str, Any] = {
 }
 _MARKED = 60  # a series of more points than this is a line without markers
 _STAGES = 6  # more beginnings of stages than this would only clutter a chart
-_HIGH = 0.9  # the word about a target above this stands below its line, clear of the legend
+_HIGH = 0.95  # the word about a target above this stands below its line, clear of the legend
 
 
 @dataclass(frozen=True)
