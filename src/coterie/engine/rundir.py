@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 import time
@@ -83,15 +84,21 @@ def next_attempt(folder: Path) -> int:
 
 def clean(folder: Path) -> None:
     """Remove what a killed process left half-done; the lock must be held, workers not started."""
-    for broken in [*folder.glob("*.tmp"), *folder.glob("clients/*/*.tmp")]:
-        broken.unlink(missing_ok=True)
+    for pattern in ("*.tmp", "clients/*/*.tmp", "personal/*.tmp"):
+        for broken in folder.glob(pattern):
+            broken.unlink(missing_ok=True)
     for rest in [folder / "spool", folder / "evaluation", *folder.glob("checkpoints/*.tmp")]:
         shutil.rmtree(rest, ignore_errors=True)
 
 
 def foreign(folder: Path) -> bool:
-    """Whether there is something in this folder that no run has put there."""
-    return any(path.name not in (_LOCK, _ATTEMPT) for path in folder.iterdir())
+    """Whether there is something in this folder that no run has put there.
+
+    A run that was killed as it began leaves some of its first files, whole or as `NAME.PID.tmp`.
+    """
+    first = "|".join(map(re.escape, (_LOCK, _ATTEMPT, "partition.json", "config.toml")))
+    own = re.compile(rf"({first})(\.\d+\.tmp)?")
+    return not all(own.fullmatch(path.name) for path in folder.iterdir())
 
 
 def used(folder: Path) -> bool:
