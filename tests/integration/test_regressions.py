@@ -1,5 +1,6 @@
 """What once went wrong: each test is one mishap that must not come back."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,26 @@ def test_text_with_brackets_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]
 
     Display(Console(width=200))(NoteEvent("client 1 failed: [/data/x] [enforce fail]"))
     assert "[/data/x] [enforce fail]" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_threads_are_started_is_an_interrupt(
+    toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, calls = threading.Thread.start, []
+
+    def interrupted(thread: threading.Thread) -> None:
+        if "_feed" in thread.name:
+            calls.append(thread)
+            if len(calls) == 6:  # the second thread of the third call of the executor
+                raise KeyboardInterrupt
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    executor = {"kind": "processes", "workers": 2}
+    with pytest.raises(Interrupted):
+        toy.run(toy_data, tmp_path / "run", executor=executor)
+    monkeypatch.undo()
+    toy.run(toy_data, tmp_path / "run", resume=True, executor=executor)
+    toy.run(toy_data, tmp_path / "whole")
+    assert toy.trace(tmp_path / "run") == toy.trace(tmp_path / "whole")

@@ -211,9 +211,9 @@ class Processes:
             threading.Thread(target=self._feed, args=(slot, jobs), daemon=True)
             for slot in range(len(self._workers))
         ]
-        for thread in self._threads:
-            thread.start()
         try:
+            for thread in self._threads:
+                thread.start()
             yield from jobs.replies()
         except BaseException:
             self._abandon()  # nobody will read the replies that are still to come
@@ -236,7 +236,8 @@ class Processes:
             for worker in self._workers:
                 worker.kill()
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # an interrupt may come before all of them are started
+                thread.join()
 
     def _start(self, slot: int) -> Worker:
         device = self._devices[slot % len(self._devices)]
