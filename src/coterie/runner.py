@@ -118,15 +118,14 @@ def execute(
     folder = folder or default_folder(config.name)
     with exact.exact_arithmetic():
         experiment = prepare(config, folder, given)
+        if folder.is_dir() and not rundir.used(folder) and rundir.foreign(folder):
+            raise ConfigError(f"{folder} is not empty and holds no run; choose another --out")
         with rundir.RunLock(folder):
-            used = rundir.used(folder)
-            if used and not resume:
+            if rundir.used(folder) and not resume:
                 raise ConfigError(
                     f"{folder} holds a run already; add --resume to go on with it, or choose "
                     "another --out"
                 )
-            if not used and rundir.foreign(folder):
-                raise ConfigError(f"{folder} is not empty and holds no run; choose another --out")
             return _drive(experiment, folder, allow_inexact, recorders)
 
 

@@ -25,7 +25,7 @@ def test_a_folder_with_files_of_ones_own_is_refused_and_left_alone(
         with pytest.raises(ConfigError, match="is not empty and holds no run"):
             toy.run(toy_data, tmp_path / "mine", resume=resume)
     assert (tmp_path / "mine" / "evaluation" / "a.txt").read_text() == "precious"
-    assert (tmp_path / "mine" / "notes.tmp").exists()
+    assert {path.name for path in (tmp_path / "mine").iterdir()} == {"evaluation", "notes.tmp"}
 
 
 def test_an_interrupt_in_the_middle_of_a_commit_loses_nothing(
