@@ -19,6 +19,9 @@ _OBJECTIVE: dict[str, str] = {}  # of a shipped method that does not take "super
 _ZERO: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "fedprox": {"mu": 0.0},
+    "moon": {"mu": 0.0},
+    "fedproc": {"schedule": "fixed", "alpha": 0.0},
+    "fedssc": {"mu_moon": 0.0, "mu_glob": 0.0},
 }  # of shipped methods, by name
 
 
@@ -31,6 +34,35 @@ def _shipped() -> list[Case]:
         zero = {"method": {"name": name, **_ZERO[name]}} if name in _ZERO else None
         found.append(Case(name, changes, zero))
     return found
+
+
+_VARIANTS: dict[str, dict[str, Any]] = {
+    "moon-buffer": {"name": "moon", "buffer": 3},
+    "moon-random-init": {"name": "moon", "first": "random_init"},
+    "moon-l2": {"name": "moon", "term": "l2", "mu": 0.1},
+    "fedproc-official": {
+        **{"name": "fedproc", "similarity": "dot", "alpha_horizon": 2},
+        "proto_transform": "train",
+    },
+    "fedproc-fixed": {"name": "fedproc", "schedule": "fixed", "alpha": 0.5},
+    "fedproc-two-stage": {"name": "fedproc", "schedule": "two-stage", "stage1_fraction": 0.5},
+    "fedproc-literal": {
+        **{"name": "fedproc", "proto_agg": "mean", "round0": "gpc_init"},
+        "ce_through": "classifier",
+    },
+    "fedssc-all": {"name": "fedssc", "k_shared": "all", "exclude_self": False, "min_count": 1},
+    "fedssc-shared-draw": {"name": "fedssc", "k_shared": 2, "shared_draw": True, "stale": "drop"},
+    "fedssc-extract": {"name": "fedssc", "init_with": "extract", "mu_moon": 0.0},
+    "fedssc-other-class": {"name": "fedssc", "negative": "other_class"},
+    "fedssc-no-negative": {"name": "fedssc", "negative": "none", "mu_moon": 0.5},
+    "fedssc-two-stage": {"name": "fedssc", "two_stage": True, "stage1_fraction": 0.5},
+    "fedssc-two-stage-moon": {"name": "fedssc", "two_stage": True, "stage1": "moon+glob"},
+    "fedssc-local-pairs": {"name": "fedssc", "local_pairs": True, "mu_moon": 1.0},
+}  # named variants of shipped methods, each its [method] table
+
+
+def _variants() -> list[Case]:
+    return [Case(name, {"method": method}) for name, method in _VARIANTS.items()]
 
 
 def _toys() -> list[Case]:
@@ -61,4 +93,4 @@ def _toys() -> list[Case]:
     ]
 
 
-CASES = [*_shipped(), *_toys()]
+CASES = [*_shipped(), *_variants(), *_toys()]

@@ -57,7 +57,7 @@ def server_context(chosen: Experiment, folder: Path) -> ServerContext:
         objective=parts.objective,
         local=parts.local,
         nets=parts.nets(METHOD),
-        rules=parts.method.reduce,
+        rules=parts.method.uploads(round_zero(chosen).stage),
         optimizer=ServerOptimizer(),
         spool=folder / "spool",
     )
@@ -107,7 +107,7 @@ def test_payloads_survive_the_codec_and_pass_the_screen(
         again = codec.decode(codec.encode(bundle))
         assert again.digest() == bundle.digest()
         assert again.nbytes() == bundle.nbytes()
-    assert Screen(down, method.reduce).problem(reply) is None
+    assert Screen(down, method.uploads(place.stage)).problem(reply) is None
 
 
 @every_method

@@ -1,6 +1,6 @@
 """A client's share of the data, and how it is walked through."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -9,12 +9,11 @@ from torch import Tensor
 from coterie.data.augment import AUGMENTS, Augment, Normalise, Table, Unchanged
 from coterie.data.datasets import Dataset
 from coterie.data.skew import Shift
-from coterie.kit.objective import Batch
+from coterie.kit.objective import Batch, Stretch
 from coterie.kit.optimizers import Local
 
-_RESIDENT_BYTES = (
-    256 * 2**20
-)  # a shard whose float images fit here is normalised once, not per batch
+_RESIDENT_BYTES = 256 * 2**20  # up to so large a shard is normalised once, not per batch
+_AHEAD = 4  # batches that are prepared together
 
 
 def cut(samples: int, batch_size: int, drop_last: bool) -> list[tuple[int, int]]:
@@ -79,6 +78,7 @@ class DataShard:
         steps_an_epoch = -(-len(bounds) // local.accumulate)
         wanted = local.steps or local.epochs * steps_an_epoch
         labels, transforms = self.labels, [self._transform(view) for view in views]
+        plain = isinstance(transforms[0], Unchanged)
         taken, epoch = 0, 0
         while taken < wanted:
             order = torch.from_numpy(draw(f"order/{epoch}").permutation(len(self)))
@@ -88,23 +88,40 @@ class DataShard:
             ]
             for position, (start, stop) in enumerate(bounds):
                 rows, last = order[start:stop], position == len(bounds) - 1
-                pictures = tuple(
-                    self._view(transform, rows, table)
-                    for transform, table in zip(transforms, tables, strict=True)
+                if position % _AHEAD == 0:
+                    first = start
+                    until = bounds[min(position + _AHEAD, len(bounds)) - 1][1]
+                    stretch = self._stretch(order[first:until], transforms, tables)
+                pictures = tuple(view[start - first : stop - first] for view in stretch.views)
+                yield Batch(
+                    pictures,
+                    labels[rows],
+                    rows,
+                    epoch,
+                    last,
+                    taken / wanted,
+                    plain,
+                    stretch,
+                    start - first,
                 )
-                done = taken / wanted
-                yield Batch(pictures, labels[rows], rows, epoch, last, done)
                 taken += last or (position + 1) % local.accumulate == 0
                 if taken == wanted:
                     return
             epoch += 1
+
+    def _stretch(
+        self, rows: Tensor, transforms: Sequence[Augment], tables: Sequence[Table]
+    ) -> Stretch:
+        pairs = zip(transforms, tables, strict=True)
+        return Stretch(tuple(self._view(transform, rows, table) for transform, table in pairs))
 
     def sweep(self, batch_size: int = 256, test: bool = False) -> Iterator[Batch]:
         """All training (or test) samples in order, with the test transform."""
         labels = self._labels(test)
         for start, stop in cut(len(labels), batch_size, drop_last=False):
             rows = torch.arange(start, stop)
-            yield Batch((self._plain(rows, test),), labels[rows], rows, 0, stop == len(labels))
+            images = (self._plain(rows, test),)
+            yield Batch(images, labels[rows], rows, 0, stop == len(labels))
 
     def _labels(self, test: bool) -> Tensor:
         source = self._dataset.y_test if test else self._dataset.y_train

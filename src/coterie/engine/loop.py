@@ -197,14 +197,15 @@ class Loop:
             objective=self.parts.objective,
             local=self.parts.local,
             nets=self.parts.nets(METHOD),
-            rules=self.method.reduce,
+            rules=self.method.uploads(stage.name),
             optimizer=self.plan.server,
             spool=self.parts.spool(METHOD),
         )
         with seeds.scoped(round.torch_seed()):
             down = self.method.broadcast(server, round) if tally.asked else Bundle()
             tasks = self._tasks(round, server, down, tally)
-            replies = tally.valid_replies(self.executor.run(tasks), down, self.method.reduce)
+            rules = self.method.uploads(stage.name)
+            replies = tally.valid_replies(self.executor.run(tasks), down, rules)
             try:
                 result: ServerState | None = self.method.server_update(ctx, server, replies)
             except NoReplies:

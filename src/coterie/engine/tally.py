@@ -43,8 +43,7 @@ class Tally:
         self.bytes_up = 0
         self._bytes_broadcast = self._bytes_own = 0
         self._diverged = 0
-        self._examples = 0
-        self._sums: dict[str, float] = {}
+        self._sums: dict[str, tuple[float, int]] = {}  # name -> weighted sum, samples behind it
 
     def valid_replies(
         self, replies: Iterator[Reply], down: Payload, rules: Mapping[str, str]
@@ -88,17 +87,17 @@ class Tally:
             self.rejected[client] = problem
             return False
         self.valid.append(reply.client)
-        self._examples += reply.examples
         for name, value in reply.metrics.items():
             if not (isinstance(value, float) and math.isfinite(value)):
                 self.note(f"client {client} measured {name} = {value!r}, which is left out")
                 continue
-            self._sums[name] = self._sums.get(name, 0.0) + reply.examples * value
+            total, samples = self._sums.get(name, (0.0, 0))
+            self._sums[name] = (total + reply.examples * value, samples + reply.examples)
         return True
 
     def metrics(self) -> dict[str, float]:
-        """Means over the valid clients, weighted by their samples; and the server's own."""
-        means = {f"train_{name}": value / self._examples for name, value in self._sums.items()}
+        """Means over the clients that measured them, by their samples; and the server's own."""
+        means = {f"train_{name}": total / samples for name, (total, samples) in self._sums.items()}
         return means | {f"server_{name}": value for name, value in self.server_metrics.items()}
 
     def all_diverged(self) -> bool:

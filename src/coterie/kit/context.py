@@ -77,7 +77,11 @@ class ClientContext:
 
     def frozen(self, weights: Tensors, key: str = "model", slot: str = "local") -> Frozen:
         """A reference network: eval mode, no gradients; any number of them at once."""
-        return self._nets.frozen(key, weights, self._kept.get(f"{key}:{slot}", {}))
+        local, samples = self.local, len(self.data)
+        seen = local.steps * local.accumulate * local.batch_size  # of a round counted in steps
+        whole = local.steps == 0 or seen >= samples  # else most of a table would be for nothing
+        kept = self._kept.get(f"{key}:{slot}", {})
+        return self._nets.frozen(key, weights, kept, self.data.sweep if whole else None)
 
     def fresh(self, key: str = "model") -> Tensors:
         """Weights of this client's own initialisation, the same in every round."""

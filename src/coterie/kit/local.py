@@ -79,9 +79,9 @@ class Stepper:
         if not math.isfinite(value):
             raise Diverged(f"the loss is {value} after {self.steps} steps")
         self._samples += samples
-        parts = {"loss": value} | {
-            f"loss_{name}": float(term.detach()) for name, term in loss.terms.items()
-        }
+        parts = {"loss": value}
+        parts |= {f"loss_{name}": float(term.detach()) for name, term in loss.terms.items()}
+        parts |= {name: float(note.detach()) for name, note in loss.notes.items()}
         for name, part in parts.items():
             key = self._prefix + name
             self._sums[key] = self._sums.get(key, 0.0) + samples * part

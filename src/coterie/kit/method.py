@@ -73,6 +73,13 @@ class Method(ABC):
         """The client's own model, made on the client for evaluation; None: the global one."""
         return None
 
+    def uploads(self, stage: str) -> Mapping[str, str]:
+        """The groups that clients send in a stage, with their rules; by default those of `reduce`.
+
+        A stage in which clients send less than in another says so here.
+        """
+        return self.reduce
+
     def check(self, local: "Local") -> None:
         """Raise `ConfigError` where the `[local]` table does not go with this method."""
 

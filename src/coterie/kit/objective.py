@@ -12,6 +12,13 @@ from coterie.nets.build import Backbone
 from coterie.nets.heads import Network
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """Several consecutive batches, prepared together; a reference network takes them at once."""
+
+    views: tuple[Tensor, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Samples of one client, once per view that the objective asked for."""
@@ -22,6 +29,9 @@ class Batch:
     epoch: int = 0
     last: bool = True  # of its epoch: an accumulated step must not wait beyond it
     progress: float = 0.0  # the share of this client's local training done before it
+    plain: bool = False  # the first view is what `sweep` gives: it is the same in every epoch
+    stretch: Stretch | None = None  # what it was cut from ...
+    start: int = 0  # ... and where in it it begins
 
     @property
     def x(self) -> Tensor:
@@ -38,15 +48,16 @@ class Loss:
 
     total: Tensor
     terms: Mapping[str, Tensor] = field(default_factory=dict)
+    notes: Mapping[str, Tensor] = field(default_factory=dict)  # recorded, not descended
 
     @classmethod
-    def sum(cls, terms: Mapping[str, Tensor]) -> "Loss":
+    def sum(cls, terms: Mapping[str, Tensor], notes: Mapping[str, Tensor] | None = None) -> "Loss":
         """The sum of named terms."""
         values = list(terms.values())
         total = values[0]
         for value in values[1:]:
             total = total + value
-        return cls(total, dict(terms))
+        return cls(total, dict(terms), dict(notes or {}))
 
 
 class Objective(ABC):

@@ -5,26 +5,48 @@ statistics under `net.bn_buffers = "local"`. Everybody else sees only the shared
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core.bundle import Tensors
-from coterie.kit.objective import Batch
+from coterie.kit.objective import Batch, Stretch
 from coterie.nets.heads import Network, Outputs
 from coterie.nets.norm import BATCH_NORMS, batch_norm_buffers
 
 
 class Frozen:
-    """A reference network: eval mode, no gradients, called with a batch or with images."""
+    """A reference network: eval mode, no gradients, called with a batch or with images.
 
-    def __init__(self, net: Network) -> None:
+    Training batches come in stretches, and a stretch goes through the network at once. Where the
+    images are the same in every epoch (`sweep` gives them, in order) all outputs are computed at
+    the first call and looked up from then on.
+    """
+
+    def __init__(self, net: Network, sweep: Callable[[], Iterator[Batch]] | None = None) -> None:
         self.net = net
+        self._sweep = sweep
+        self._stretch: Stretch | None = None
+        self._table: Outputs | None = None
+        self._ahead: Outputs | None = None
 
     def __call__(self, batch: Batch | Tensor) -> Outputs:
         """The outputs for the first view of a batch."""
-        x = batch.x if isinstance(batch, Batch) else batch
+        if isinstance(batch, Tensor):
+            return self._forward(batch)
+        if batch.plain and self._sweep is not None:
+            if self._table is None:
+                self._table = _joined([self._forward(part.x) for part in self._sweep()])
+            return _map(self._table, lambda outputs: outputs[batch.index])
+        if batch.stretch is None:
+            return self._forward(batch.x)
+        if self._ahead is None or self._stretch is not batch.stretch:
+            self._stretch, self._ahead = batch.stretch, self._forward(batch.stretch.views[0])
+        stop = batch.start + len(batch)
+        return _map(self._ahead, lambda outputs: outputs[batch.start : stop])
+
+    def _forward(self, x: Tensor) -> Outputs:
         with torch.no_grad():
             outputs: Outputs = self.net(x)
         return outputs
@@ -33,6 +55,21 @@ class Frozen:
         """The representation h of images."""
         with torch.no_grad():
             return self.net.encode(x)
+
+
+def _map(outputs: Outputs, change: Callable[[Tensor], Tensor]) -> Outputs:
+    h, z = change(outputs.h), change(outputs.z)
+    heads = (None if one is None else change(one) for one in (outputs.p, outputs.logits))
+    return Outputs(h, z, *heads)
+
+
+def _joined(parts: Sequence[Outputs]) -> Outputs:
+    h, z = torch.cat([part.h for part in parts]), torch.cat([part.z for part in parts])
+    heads = (
+        [one for one in row if one is not None]
+        for row in zip(*((o.p, o.logits) for o in parts), strict=True)
+    )
+    return Outputs(h, z, *(torch.cat(row) if row else None for row in heads))
 
 
 class Nets(Mapping[str, Network]):
@@ -105,14 +142,20 @@ class Nets(Mapping[str, Network]):
         net.train()
         return net
 
-    def frozen(self, key: str, weights: Tensors, kept: Tensors) -> Frozen:
+    def frozen(
+        self,
+        key: str,
+        weights: Tensors,
+        kept: Tensors,
+        sweep: Callable[[], Iterator[Batch]] | None = None,
+    ) -> Frozen:
         """One more reference network, until `release`."""
         lent, free = self._lent.get(key, 0), self._frozen.setdefault(key, [])
         if lent == len(free):
             free.append(copy.deepcopy(self._initial[key]).to(self.device).requires_grad_(False))
         self._lent[key] = lent + 1
         self._lay(key, free[lent], weights, kept)
-        return Frozen(free[lent].eval())
+        return Frozen(free[lent].eval(), sweep)
 
     def release(self) -> None:
         """Take the reference networks back for the next task."""

@@ -1,0 +1,96 @@
+"""Class representations: what a client says of its classes, beside its weights.
+
+FedProc's prototypes and FedSSC's shared representations are both made of the sums of z over the
+samples of a class, taken with the local model at the end of local training.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coterie.core.bundle import Tensors
+from coterie.core.task import Stage
+from coterie.kit.context import ClientContext
+from coterie.kit.losses import class_sums
+from coterie.kit.objective import Batch
+from coterie.nets.heads import Network
+
+Transform = Literal["test", "train"]
+
+
+@dataclass(frozen=True)
+class Representations:
+    """The sums of z over every class of a client, and how many samples each has."""
+
+    sums: Tensor  # (classes, width of z)
+    counts: Tensor  # (classes,)
+    feature_std: float  # sqrt(d) x mean deviation of z / |z|: near 1 when spread out, 0 collapsed
+
+    @property
+    def means(self) -> Tensor:
+        """The mean of every class; zeros for one without samples."""
+        return self.sums / self.counts.clamp(min=1)[:, None]
+
+
+@torch.no_grad()
+def represent(ctx: ClientContext, net: Network, transform: Transform = "test") -> Representations:
+    """The class representations of a client's training data under a network.
+
+    `test`: in eval mode, every sample once, as it is. `train`: as FedProc's published code does
+    it, one augmented epoch in training mode and without a short last batch; BatchNorm statistics
+    move on the way.
+    """
+    net.train(transform == "train")
+    sums = counts = total = squares = torch.zeros((), dtype=torch.float64)
+    for batch in _passes(ctx, transform):
+        z = net(batch.x).z.to(torch.float64)
+        more, seen = class_sums(z, batch.y, ctx.data.classes)
+        directions = F.normalize(z, dim=-1)
+        sums, counts = sums + more.cpu(), counts + seen.cpu()
+        total = total + directions.sum(dim=0).cpu()
+        squares = squares + directions.square().sum(dim=0).cpu()
+    samples = counts.sum()
+    variance = squares / samples - (total / samples).square()
+    spread = variance.clamp(min=0).sqrt().mean() * float(np.sqrt(len(total)))
+    return Representations(sums.to(torch.float32), counts.to(torch.int64), float(spread))
+
+
+def _passes(ctx: ClientContext, transform: Transform) -> Iterator[Batch]:
+    if transform == "test":
+        return ctx.sweep()
+    once = replace(ctx.local, epochs=1, steps=0, accumulate=1, drop_last=True)
+    return ctx.data.batches(
+        once, ctx.objective.views, lambda what: ctx.generator(f"represent/{what}")
+    )
+
+
+def nothing_known(net: Network, name: str) -> tuple[Tensors, Tensors]:
+    """Zero vectors for every class under a name, and the mask that says that none is known."""
+    layer = net.classifier
+    if not isinstance(layer, nn.Linear):
+        raise ValueError("class representations need a linear classifier on z")
+    vectors = torch.zeros(layer.out_features, layer.in_features)
+    return {name: vectors}, {"valid": torch.zeros(layer.out_features, dtype=torch.bool)}
+
+
+EXTRACT, FEATURES, CLASSIFIER = "extract", "features", "classifier"
+
+
+def two_stages(rounds: int, fraction: float) -> tuple[Stage, ...]:
+    """First the representation alone, then the classifier alone; both have a round, if two fit.
+
+    A round of extraction goes before: without cross-entropy the first round needs representations.
+    """
+    first = min(max(1, round(fraction * rounds)), max(1, rounds - 1))
+    stages = (Stage(EXTRACT, 1), Stage(FEATURES, first), Stage(CLASSIFIER, rounds - first))
+    return tuple(stage for stage in stages if stage.rounds)
+
+
+def all_but_classifier(net: Network) -> tuple[str, ...]:
+    """The parts of a network that make its representation."""
+    return tuple(name for name, _ in net.named_children() if name != "classifier")
