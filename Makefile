@@ -37,8 +37,9 @@ format: install ## rewrite the files in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: install ## ratios to a bare PyTorch loop, measured in one run (DATA=DIR: real CIFAR-10)
+bench: install ## ratios to a bare PyTorch loop and to FedAvg (DATA=DIR: real CIFAR-10)
 	$(BIN)/python benchmarks/speed/round.py $(if $(DATA),--data $(DATA))
+	$(BIN)/python benchmarks/speed/methods.py $(if $(DATA),--data $(DATA))
 
 endurance: install ## kill 20 runs at random moments and resume them; watch memory with 1,000 clients
 	$(BIN)/python tests/endurance/kills.py --trials 20

@@ -3,6 +3,7 @@
 `[method]`, `[objective]` and `[partition]` are the chosen class itself: its fields are the schema.
 """
 
+import functools
 import hashlib
 import json
 import math
@@ -38,7 +39,7 @@ from coterie.settings import (
 Tables = dict[str, dict[str, Any]]
 
 CONFIGS = Path(__file__).parent / "configs"
-DEFAULT = "digits/fedavg"
+DEFAULT = "digits/moon"
 GIVEN = "given"  # the data set of a run over arrays that Python code passed in
 
 _PLAIN: dict[str, type] = {
@@ -61,6 +62,7 @@ _TABLES = (
 )
 _SPELLING = {"with": "evaluators"}  # a TOML key that Python has for itself
 _UNHASHED = ("executor", "checkpoint", "record")
+_OF_METHOD = ("method", "objective", "server")
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,39 @@ def parse_overrides(overrides: Iterable[str]) -> Tables:
     return tables
 
 
+def by_table(changes: Mapping[str, Any]) -> Tables:
+    """Changes as tables (`{"local": {"lr": 0.1}}`) or dotted keys (`{"local.lr": 0.1}`)."""
+    tables: Tables = {}
+    for key, value in changes.items():
+        table, dot, name = key.partition(".")
+        if dot:
+            tables.setdefault(table, {})[name] = value
+        elif isinstance(value, Mapping):
+            tables.setdefault(table, {}).update(value)
+        else:
+            raise ConfigError(f"{key} = {value!r} must be a table or a key like 'local.lr'")
+    return tables
+
+
+def method_config(method: str, setting: str, overrides: Tables, number: int) -> Config:
+    """The setting with the tables of a method, on the seed of a given number.
+
+    The method is a shipped configuration of the setting's data set, or the name of a method.
+    """
+    base = tables_of(setting)
+    data = {"name": DataSettings.name, **base.get("data", {}), **overrides.get("data", {})}
+    named = f"{data['name']}/{method}"
+    if named in shipped():
+        theirs: dict[str, Any] = tables_of(named)
+    else:
+        theirs = {"method": {"name": method}, "objective": base.get("objective", {})}
+    kept = {name: table for name, table in base.items() if name not in _OF_METHOD}
+    tables = {**kept, **{name: theirs[name] for name in _OF_METHOD if name in theirs}}
+    first = resolve(tables, overrides)
+    seed = {"run": {**overrides.get("run", {}), "seed": first.run.seed + number}}
+    return resolve(tables, {**overrides, **seed}, method)
+
+
 def resolve(tables: Tables, overrides: Tables | None = None, name: str = "custom") -> Config:
     """Merge, fill in defaults, validate every table, then check the tables against each other."""
     overrides = overrides or {}
@@ -176,7 +211,7 @@ def resolve(tables: Tables, overrides: Tables | None = None, name: str = "custom
             built[table], resolved[table] = _choose(table, base, over)
         else:
             values = {_SPELLING.get(key, key): value for key, value in {**base, **over}.items()}
-            built[table] = _validated(table, table, _PLAIN[table], values)
+            built[table] = validated(table, table, _PLAIN[table], values)
             back = {new: old for old, new in _SPELLING.items()}
             found = asdict(built[table])
             resolved[table] = {back.get(key, key): _plain(value) for key, value in found.items()}
@@ -205,7 +240,7 @@ def _choose(table: str, base: Mapping[str, Any], over: Mapping[str, Any]) -> tup
     if key in over and over[key] != base.get(key):
         file = {k: v for k, v in file.items() if k in known}
     values = {**file, **{k: v for k, v in over.items() if k != key}}
-    instance = _validated(table, choice, kind, values)
+    instance = validated(table, choice, kind, values)
     return instance, {key: choice, **{k: _plain(v) for k, v in asdict(instance).items()}}
 
 
@@ -216,7 +251,8 @@ def _class(table: str, choice: str) -> Any:
     return registry.find(f"{table}s", choice, base, f"{table}.name")
 
 
-def _validated(table: str, owner: str, kind: Any, values: Mapping[str, Any]) -> Any:
+def validated(table: str, owner: str, kind: Any, values: Mapping[str, Any]) -> Any:
+    """The dataclass of a table; `owner` is who is said to take its keys."""
     back = {new: old for old, new in _SPELLING.items()}
     known = [back.get(f.name, f.name) for f in fields(kind)]
     for key in values:
@@ -229,7 +265,7 @@ def _validated(table: str, owner: str, kind: Any, values: Mapping[str, Any]) -> 
             raise ConfigError(f"{table}.{back.get(key, key)} = {value} is not a finite number")
     try:
         text = json.dumps(dict(values), default=str)
-        return TypeAdapter(kind).validate_json(text, strict=True)
+        return _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         key = back.get(str(first["loc"][0]), str(first["loc"][0])) if first["loc"] else ""
@@ -237,6 +273,12 @@ def _validated(table: str, owner: str, kind: Any, values: Mapping[str, Any]) -> 
         said = first["msg"].removeprefix("Value error, ")
         place = f"{table}.{key} = {value!r}" if key else table
         raise ConfigError(f"{place}: {said[0].lower()}{said[1:]}") from error
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """What checks a class; making one takes far longer than using it."""
+    return TypeAdapter(kind)
 
 
 def _evaluators(table: EvaluateTable) -> dict[str, Evaluator | FederatedEvaluator]:

@@ -1,7 +1,7 @@
 """A configuration with its data, its partition and its parts: all that can be wrong shows here."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from coterie.data.datasets import Dataset
 from coterie.data.heterogeneity import measures
 from coterie.data.partition import Partition
 from coterie.data.sources.arrays import arrange
-from coterie.data.subset import select
+from coterie.data.subset import select, set_aside
 from coterie.engine.loop import Plan
 from coterie.engine.measure import Evaluation
 from coterie.engine.parts import Parts, Spec
@@ -33,6 +33,10 @@ from coterie.executors.serial import Serial
 Given = tuple[Dataset, Partition]
 
 
+def _nothing() -> np.ndarray:
+    return np.empty(0, np.int64)
+
+
 @dataclass(frozen=True)
 class Experiment:
     """Ready to run; nothing has been written."""
@@ -42,6 +46,7 @@ class Experiment:
     partition: Partition
     spec: Spec
     parts: Parts
+    held: np.ndarray = field(default_factory=_nothing)  # training samples that are set aside
 
     def summary(self) -> dict[str, Any]:
         """What `partition.json` says."""
@@ -73,7 +78,7 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
     device = _device("run.device", config.run.device)
     for other in config.executor.devices:
         _device("executor.devices", other)
-    dataset, shares = given or _data(config)
+    dataset, shares, held = _given(config, given) if given else _data(config)
     _check_augment(config.data.augment, dataset.shape)
     if config.method.pooled:
         shares = shares.pooled()
@@ -91,7 +96,7 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
         folder=str(folder.absolute()),
         device=device,
     )
-    experiment = Experiment(config, dataset, shares, spec, Parts(spec))
+    experiment = Experiment(config, dataset, shares, spec, Parts(spec), held)
     _check_heads(experiment)
     _check_cohort(experiment)
     return experiment
@@ -106,12 +111,17 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
         order = order[dataset.groups.test[order] == NOBODY]  # the others are held out by clients
     train = np.sort(np.concatenate(list(experiment.partition.train.values())))
     everything = DataShard(dataset, train, order, device=experiment.spec.device)
+    holdout = None
+    if len(experiment.held):
+        mirrored = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train)
+        drawn = seeds.generator(0, "holdout-order").permutation(experiment.held)
+        holdout = DataShard(mirrored, train, drawn, device=experiment.spec.device)
     return Plan(
         rounds=config.run.rounds,
         cohort=config.cohort,
         server=config.server,
         checkpoint=config.checkpoint,
-        evaluation=Evaluation(config.evaluate, everything),
+        evaluation=Evaluation(config.evaluate, everything, holdout),
         folder=folder,
         environment=exact.environment(experiment.spec.device),
     )
@@ -172,12 +182,24 @@ def given_data(
     return dataset, Partition(train, held, tuple(sites))
 
 
-def _data(config: Config) -> Given:
+def _given(config: Config, given: Given) -> tuple[Dataset, Partition, np.ndarray]:
+    if config.data.holdout:
+        raise ConfigError(
+            f"data.holdout={config.data.holdout} is for data that Coterie divides; leave it out "
+            "with arrays that are divided already"
+        )
+    return *given, _nothing()
+
+
+def _data(config: Config) -> tuple[Dataset, Partition, np.ndarray]:
+    """The data set, who trains on what, and the training samples that are set aside."""
     if config.data.name == GIVEN:
         raise DataError("this run used arrays that a Python program passed in: resume it there")
     settings, seed = config.data, config.run.seed
     dataset = datasets.load(settings.name, settings.root, resize=settings.resize)
-    chosen = select(dataset.y_train, dataset.classes, seed, settings.limit, settings.imbalance)
+    left, held = set_aside(dataset.y_train, seed, settings.holdout)
+    labels = dataset.y_train[left]
+    chosen = left[select(labels, dataset.classes, seed, settings.limit, settings.imbalance)]
     groups = dataset.groups
     if groups is not None:
         groups = replace(groups, train=groups.train[chosen])
@@ -190,7 +212,8 @@ def _data(config: Config) -> Given:
         groups,
         dataset.shape,
     )
-    return dataset, replace(shares, train={k: chosen[rows] for k, rows in shares.train.items()})
+    shares = replace(shares, train={k: chosen[rows] for k, rows in shares.train.items()})
+    return dataset, shares, held
 
 
 def _device(key: str, name: str) -> str:

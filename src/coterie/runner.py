@@ -87,15 +87,7 @@ def choose(
     resume: bool = False,
 ) -> Config:
     """The configuration that is meant; a run that is resumed without one has its own."""
-    changes: dict[str, dict[str, Any]] = {}
-    for key, value in overrides.items():
-        table, dot, name = key.partition(".")
-        if dot:
-            changes.setdefault(table, {})[name] = value
-        elif isinstance(value, Mapping):
-            changes.setdefault(table, {}).update(value)
-        else:
-            raise ConfigError(f"{key} = {value!r} must be a table or a key like 'local.lr'")
+    changes = configuration.by_table(overrides)
     if isinstance(source, Mapping):
         tables = {name: dict(table) for name, table in source.items()}
         return configuration.resolve(tables, changes)

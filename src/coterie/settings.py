@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from coterie.engine.measure import EvaluateSettings
-from coterie.kit.fields import Count, NonNegative, PositiveCount
+from coterie.kit.fields import Count, NonNegative, PositiveCount, Share
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class DataSettings:
     name: str = "digits"
     root: str = ""  # the folder or file the data is in
     augment: str = "none"
+    holdout: Share = 0.0  # a share of every class of the training samples that is set aside first
     limit: Count = 0  # a seeded, class-balanced subset of so many training samples; 0: all
     imbalance: Annotated[float, Ge(1.0)] = 1.0  # a long tail: most to fewest samples of a class
     resize: Count = 0  # image files: shorter side to so many pixels, centre cut out; 0: as they are

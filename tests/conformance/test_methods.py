@@ -185,12 +185,12 @@ def test_the_zero_setting_is_fedavg(case: Case, toy_data: Path, tmp_path: Path) 
 
 
 @every_method
-def test_the_loss_falls_on_the_toy_problem(
-    case: Case, uninterrupted: Callable[[Case], Path]
-) -> None:
-    lines = [line["metrics"] for line in toy.trace(uninterrupted(case)) if not line["skipped"]]
-    losses = [line["train_loss"] for line in lines if "train_loss" in line]
-    assert losses[-1] < 0.9 * losses[0]
+def test_the_loss_falls_on_the_toy_problem(case: Case, toy_data: Path, tmp_path: Path) -> None:
+    # cross-entropy on the test set: what is trained on may be another thing in every stage
+    changes = {**case.changes, "run": {"rounds": 16}, "evaluate": {"with": ["accuracy"]}}
+    toy.run(toy_data, tmp_path / "run", **changes)
+    losses = [line["metrics"]["loss"] for line in toy.trace(tmp_path / "run")]
+    assert min(losses) < 0.95 * losses[0]
 
 
 def test_a_zero_server_momentum_is_fedavg_up_to_rounding(toy_data: Path, tmp_path: Path) -> None:

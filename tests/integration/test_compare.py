@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli.compare import axis, method_config
+from coterie.cli.compare import axis
 from coterie.cli.main import main
+from coterie.config import method_config
 from coterie.core.errors import ConfigError
 
 SMALL = ["run.rounds=2", "local.epochs=1", "executor.kind=serial"]

@@ -29,7 +29,7 @@ EXECUTED = [ROOT / "README.md", ROOT / "docs" / "own-data.md"]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NAMED_IN_README = ("methods", "objectives", "nets", "datasets", "partitions", "evaluators")
 
-LONG = ("doctor", "compare", "sweep", "download")
+LONG = ("doctor", "compare", "sweep", "reproduce", "download")
 
 Keys = dict[str, Any]
 

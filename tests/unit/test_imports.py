@@ -23,7 +23,7 @@ PROJECT = PACKAGE.parent.parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 ROOT = "coterie"
-WIRING = ("cli", "config", "settings", "experiment", "runner", "__main__")
+WIRING = ("cli", "config", "settings", "experiment", "runner", "reproduce", "__main__")
 # the longest prefix of a module's name says what it may import, by prefixes again
 RULES: dict[str, tuple[str, ...]] = {
     "core": ("core",),
@@ -97,6 +97,14 @@ def test_a_file_imports_what_it_may(path: Path) -> None:
     for other in imported(path):
         fine = other in allowed if other == ROOT else within(other, allowed)
         assert fine, f"{module} may not import {other}, only {', '.join(allowed)}"
+
+
+def test_only_the_command_line_knows_the_recipes() -> None:
+    for path in SOURCES:
+        if not within(name_of(path), ("cli", "reproduce", "__main__")):
+            assert not any(within(other, ("cli", "reproduce")) for other in imported(path)), path
+    for path in sorted((PACKAGE / "reproduce").glob("*.py")):
+        assert not any(within(other, ("cli",)) for other in imported(path)), path.name
 
 
 def test_the_loop_knows_no_site() -> None:

@@ -4,18 +4,14 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from coterie.cli.cells import Cell, Outcome, render, run_cells, summarise
 from coterie.core.errors import ConfigError, RunFailed
 
-if TYPE_CHECKING:
-    from coterie.config import Config, Tables
-
 _OUT = typer.Option(help="Where the runs are kept; what is finished there is not run again.")
-_OF_METHOD = ("method", "objective", "server")
 
 
 def compare(
@@ -32,7 +28,7 @@ def compare(
     or your own package.module:Class. Its method, objective and server tables are used, everything
     else comes from --config.
     """
-    from coterie.config import parse_overrides
+    from coterie.config import method_config, parse_overrides
 
     methods = [word for word in arguments if "=" not in word]
     if not methods:
@@ -68,25 +64,6 @@ def sweep(
         row = " ".join(word for word in shown if not word.startswith("run.seed=")) or "all"
         cells.append(Cell(row, " ".join(shown) or "all", chosen))
     finish(run_cells(cells, out), out)
-
-
-def method_config(method: str, setting: str, overrides: "Tables", number: int) -> "Config":
-    """The setting with the tables of a method, on the seed of a given number."""
-    from coterie import config as configuration
-    from coterie.settings import DataSettings
-
-    base = configuration.tables_of(setting)
-    data = {"name": DataSettings.name, **base.get("data", {}), **overrides.get("data", {})}
-    named = f"{data['name']}/{method}"
-    if named in configuration.shipped():
-        theirs: dict[str, Any] = configuration.tables_of(named)
-    else:
-        theirs = {"method": {"name": method}, "objective": base.get("objective", {})}
-    kept = {name: table for name, table in base.items() if name not in _OF_METHOD}
-    tables = {**kept, **{name: theirs[name] for name in _OF_METHOD if name in theirs}}
-    first = configuration.resolve(tables, overrides)
-    seed = {"run": {**overrides.get("run", {}), "seed": first.run.seed + number}}
-    return configuration.resolve(tables, {**overrides, **seed}, method)
 
 
 def axis(word: str) -> tuple[str, list[str]]:

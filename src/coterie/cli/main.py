@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import coterie
-from coterie.cli import compare, doctor, download, listing, partition, run
+from coterie.cli import compare, doctor, download, listing, partition, reproduce, run
 from coterie.core.errors import CoterieError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("sweep")(compare.sweep)
+app.command("reproduce")(reproduce.reproduce)
 app.command("partition")(partition.partition)
 app.command("download")(download.download)
 app.command("list")(listing.show)

@@ -131,8 +131,6 @@ def meanings(values: Mapping[str, float]) -> Iterator[str]:
 
 def page(experiment: "Experiment", table: np.ndarray, values: Mapping[str, float]) -> str:
     """One HTML file with the heat map, the sizes and the measures."""
-    from plotly.offline import get_plotlyjs
-
     from coterie.report import page as pieces
     from coterie.report import tables
     from coterie.report.partition_chart import partition as draw
@@ -153,21 +151,13 @@ def page(experiment: "Experiment", table: np.ndarray, values: Mapping[str, float
             f"<h1>{escape(title)}</h1>",
             *(f'<p class="soft">{escape(line)}</p>' for line in facts(experiment)),
             "<h2>Partition</h2>",
-            pieces._figure(chart) if chart else "",
+            pieces.figure(chart) if chart else "",
             "<h2>How much the clients differ</h2>",
             tables.table(told, number=1),
             "<h2>Shifts</h2>" + tables.table(shifts, ("client", "shift")) if shifts else "",
         )
     )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{pieces._POLICY}">\n'
-        f"<title>{escape(title)} - Coterie</title>\n"
-        f"<style>\n{pieces._beside('style.css')}</style>\n"
-        f"<script>{get_plotlyjs()}</script>\n</head>\n<body>\n<main>\n{body}\n</main>\n"
-        f"<script>\n{pieces._beside('draw.js')}</script>\n</body>\n</html>\n"
-    )
+    return pieces.document(title, body)
 
 
 def write(out: Path, text: str) -> None:

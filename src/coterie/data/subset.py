@@ -1,4 +1,4 @@
-"""Smaller and more uneven training sets: a balanced subset, a long tail, a held-out fifth."""
+"""Smaller and more uneven training sets: a balanced subset, a long tail, held-out samples."""
 
 import numpy as np
 
@@ -64,6 +64,28 @@ def share(counts: np.ndarray, limit: int) -> np.ndarray:
         else:
             sizes[unfilled[:left]] += 1
     return sizes
+
+
+def set_aside(labels: np.ndarray, seed: int, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """The indices to go on with and those that are set aside, sorted: `share` of every class."""
+    from coterie.core import seeds
+
+    held = np.zeros(len(labels), bool)
+    if share == 0:
+        return np.flatnonzero(~held), np.flatnonzero(held)
+    random = seeds.generator(seed, "subset/holdout")
+    for k in np.unique(labels):
+        members = random.permutation(np.flatnonzero(labels == k))
+        held[members[: round(share * len(members))]] = True
+    if not held.any():
+        raise ConfigError(
+            f"data.holdout={share} sets none of the {len(labels)} training samples aside; raise it"
+        )
+    if len(left := np.unique(labels[~held])) < (classes := len(np.unique(labels))):
+        raise ConfigError(
+            f"data.holdout={share} leaves {len(left)} of {classes} classes to train on; lower it"
+        )
+    return np.flatnonzero(~held), np.flatnonzero(held)
 
 
 def hold_out(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

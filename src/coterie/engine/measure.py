@@ -53,6 +53,7 @@ class Evaluation:
 
     settings: EvaluateSettings
     data: Shard
+    holdout: Shard | None = None  # training samples that were set aside, as its test samples
 
     def due(self, round: Round, last: bool) -> bool:
         """Whether a round ends with an evaluation; the last one always does."""
@@ -98,6 +99,10 @@ class Evaluation:
         with seeds.scoped(round.torch_seed()):
             for evaluator in chosen:
                 found.update(evaluator(net, self.data, seed))
+            if self.holdout is not None:
+                for evaluator in chosen:
+                    apart = evaluator(net, self.holdout, seed)
+                    found.update({f"holdout_{name}": value for name, value in apart.items()})
         parts.nets(METHOD).release()
         return found
 

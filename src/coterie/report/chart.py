@@ -73,8 +73,12 @@ def titled(text: str) -> dict[str, Any]:
 
 
 def round_axis(history: Sequence[RoundEvent]) -> dict[str, Any]:
-    """An axis of rounds, counted from 1."""
-    first, last = history[0].round + 1, history[-1].round + 1
+    """An axis of the rounds of a run, counted from 1."""
+    return rounds_between(history[0].round + 1, history[-1].round + 1)
+
+
+def rounds_between(first: int, last: int) -> dict[str, Any]:
+    """An axis from a round to another."""
     pad = 0.5 if last - first < 20 else 0.02 * (last - first)
     axis = titled("round") | {"tickformat": "d", "range": [first - pad, last + pad]}
     return axis | ({"dtick": 1} if last - first <= 10 else {})
@@ -111,11 +115,11 @@ def by_round(history: Sequence[RoundEvent], metric: str) -> list[tuple[float, fl
     return [(e.round + 1, e.metrics[metric]) for e in history if metric in e.metrics]
 
 
-def mark_target(look: dict[str, Any], target: float) -> None:
+def mark_target(look: dict[str, Any], target: float, high: float = _HIGH) -> None:
     """A line across at a target; accuracies begin low, so its word on the left is clear of them."""
     line = {"xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target}
-    word = {"xref": "paper", "x": 0, "y": target, "yanchor": "bottom" if target < _HIGH else "top"}
-    _rule(look, line, word, f"target {target:g}")
+    word = {"xref": "paper", "x": 0, "y": target, "yanchor": "bottom" if target < high else "top"}
+    _rule(look, line, word, f"target {target:.4g}")
 
 
 def mark_stages(look: dict[str, Any], history: Sequence[RoundEvent]) -> None:

@@ -45,10 +45,14 @@ def write_report(run: Path, out: Path | None = None, refresh: int = 0) -> Path:
 
 def render(run: Run, refresh: int = 0) -> str:
     """The whole page; it asks to be loaded again after `refresh` seconds, if any."""
-    again = f'<meta http-equiv="refresh" content="{refresh}">\n' if refresh else ""
     method, dataset = run.choice("method"), run.partition.dataset
     title = f"{method} on {dataset}" if method else dataset
-    body = "\n".join(_body(run, title))
+    return document(title, "\n".join(_body(run, title)), refresh)
+
+
+def document(title: str, body: str, refresh: int = 0) -> str:
+    """A page around a body of HTML, with the style and the script that draws its figures."""
+    again = f'<meta http-equiv="refresh" content="{refresh}">\n' if refresh else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -73,23 +77,23 @@ def _body(run: Run, title: str) -> Iterator[str]:
     yield f'<p class="soft">{escape(_facts(run))}<br>{escape(str(run.folder))}</p>'
     yield f'<dl class="tiles">{"".join(_tiles(headline(history, targets, metric)))}</dl>'
     notes = ("Rounds are counted from 1 here and from 0 in metrics.jsonl.", *run.notes)
-    yield "".join(map(_note, notes))
-    yield f"<noscript>{_note('The charts need JavaScript; the tables do not.')}</noscript>"
+    yield "".join(map(note, notes))
+    yield f"<noscript>{note('The charts need JavaScript; the tables do not.')}</noscript>"
     yield "<h2>Course of the run</h2>"
     accuracy = curves.accuracy(history, metric, targets)
     if accuracy is None:
-        yield _note("No accuracy was measured in this run.")
+        yield note("No accuracy was measured in this run.")
     further = curves.losses(history), curves.traffic(history, metric), curves.participation(history)
-    yield _figures([chart for chart in (accuracy, *further) if chart])
+    yield figures([chart for chart in (accuracy, *further) if chart])
     yield "<h2>Partition</h2>"
     held = partition(split.clients, split.classes)
-    yield _figure(held) if held else _note("No client holds a labelled class.")
+    yield figure(held) if held else note("No client holds a labelled class.")
     if split.heterogeneity:
         yield "<h4>How much the clients differ</h4>"
         yield tables.table([(k, f"{v:.4g}") for k, v in split.heterogeneity.items()], number=1)
     if others := curves.others(history, metric):
         yield "<h2>Further metrics</h2>"
-        yield _figures(others, "charts small")
+        yield figures(others, "charts small")
     yield from tables.losses(history)
     yield "<h2>Configuration</h2>"
     yield f'<div class="settings">{"".join(tables.settings(run.config))}</div>'
@@ -104,7 +108,8 @@ def _facts(run: Run) -> str:
     return " · ".join([*facts, *(f"{table} {kind}" for table, kind in chosen.items() if kind)])
 
 
-def _note(text: str) -> str:
+def note(text: str) -> str:
+    """A remark in small letters."""
     return f'<p class="note">{escape(text)}</p>'
 
 
@@ -131,16 +136,18 @@ def _tile(name: str, value: str, more: str) -> str:
     return f"<div><dt>{escape(name)}</dt><dd>{escape(value)}{small}</dd></div>"
 
 
-def _figures(charts: Sequence[Chart], kind: str = "charts") -> str:
-    return f'<div class="{kind}">{"".join(map(_figure, charts))}</div>'
+def figures(charts: Sequence[Chart], kind: str = "charts") -> str:
+    """Several charts side by side, where there is room."""
+    return f'<div class="{kind}">{"".join(map(figure, charts))}</div>'
 
 
-def _figure(chart: Chart) -> str:
+def figure(chart: Chart) -> str:
+    """A chart with its title; `draw.js` draws it."""
     text = json.dumps({"data": chart.data, "layout": chart.layout}, allow_nan=False)
     text = text.replace("<", "\\u003c")  # nothing in it can end the script element
-    note = _note(chart.note) if chart.note else ""
+    remark = note(chart.note) if chart.note else ""
     return (
-        f"<figure><h3>{escape(chart.title)}</h3>{note}"
+        f"<figure><h3>{escape(chart.title)}</h3>{remark}"
         f'<div class="chart" role="img" aria-label="{escape(chart.title)}" '
         f'style="height:{chart.height}px"></div>'
         f'<script type="application/json">{text}</script></figure>\n'

@@ -1,0 +1,89 @@
+"""`coterie reproduce`: run the table of a paper again, and compare."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from coterie.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coterie.engine.record import Recorder
+    from coterie.reproduce.run import Trial
+
+
+def reproduce(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A name of `coterie list recipes`, or a .toml file.")
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="How much of it is run: paper, laptop or smoke.")
+    ] = "laptop",
+    out: Annotated[
+        Path, typer.Option(help="Where runs and outcomes are kept; nothing there is run again.")
+    ] = Path("runs/reproduce"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with runs that were stopped.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be run and how long it takes.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Run the table of a paper again and compare: values, rounds to a target, times, claims.
+
+    Without a recipe, list them.
+    """
+    if recipe is None:
+        listed()
+        return
+
+    from coterie.reproduce import recipe as recipes
+    from coterie.reproduce.book import Book
+    from coterie.reproduce.plan import make
+    from coterie.reproduce.run import finish
+    from coterie.reproduce.run import reproduce as run
+
+    plan = make(recipes.load(recipe), scale)
+    if dry_run:
+        from coterie.reproduce.estimate import describe
+
+        for line in describe(plan, out):
+            typer.echo(line)
+        return
+    for line in plan.left_out:
+        typer.echo(line)
+    if not plan.cells:
+        raise ConfigError(f"nothing of {recipe} can be run here at the {scale} scale")
+    book = Book(plan, out)
+    found = run(plan, out, resume, renew=book.write, say=typer.echo, watch=watched)
+    typer.echo(f"\n{book.text(found)}\nkept in {book.folder}")
+    finish(found)
+
+
+@contextmanager
+def watched(trial: "Trial") -> Iterator[Sequence["Recorder"]]:
+    """A live line on a terminal, nothing elsewhere."""
+    from coterie.cli.progress import Display
+
+    console = Console(soft_wrap=True)
+    if not console.is_terminal:
+        yield ()
+        return
+    with Display(console, [trial.name]) as display:
+        yield [display]
+
+
+def listed() -> None:
+    """Print the recipes with a line about each."""
+    from coterie.cli.listing import entries
+
+    found = entries("recipes")
+    width = max(map(len, found), default=0)
+    for name, line in found.items():
+        typer.echo(f"{name:<{width}}  {line}")
+    if not found:
+        typer.echo("there are no recipes")

@@ -1,0 +1,80 @@
+"""The files of an outcome: `outcome.json`, `table.md` and `report.html`."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from coterie.engine.files import replace_durably
+from coterie.reproduce import claims
+from coterie.reproduce.claims import Finding
+from coterie.reproduce.difference import differences
+from coterie.reproduce.entries import Outcome
+from coterie.reproduce.outcome import conclude
+from coterie.reproduce.page import render
+from coterie.reproduce.plan import Plan
+from coterie.reproduce.run import Found
+from coterie.reproduce.table import aligned, command, markdown, sheets, shown
+
+
+class Book:
+    """Keeps the files of an outcome."""
+
+    def __init__(self, plan: Plan, out: Path) -> None:
+        self.plan, self.folder = plan, out / plan.folder
+
+    def write(self, found: Found) -> None:
+        """Renew all three; each is whole or the one before."""
+        outcome = conclude(found)
+        findings = judged(self.plan, outcome)
+        replace_durably(self.folder / "outcome.json", to_json(self.plan, outcome, findings))
+        text = markdown(self.plan, outcome, findings)
+        replace_durably(self.folder / "table.md", text.encode())
+        page = render(self.plan, outcome, findings)
+        replace_durably(self.folder / "report.html", page.encode())
+
+    def text(self, found: Found) -> str:
+        """The tables and claims for a terminal."""
+        outcome = conclude(found)
+        parts = [f"{sheet.title}\n{aligned(sheet)}" for sheet in sheets(self.plan, outcome)]
+        told = [f"{one.verdict}: {one.text}" for one in judged(self.plan, outcome)]
+        return "\n\n".join([*parts, "\n".join(told)]).rstrip()
+
+
+def judged(plan: Plan, outcome: Outcome) -> list[Finding]:
+    """The claims of the recipe, tested."""
+    recipe = plan.recipe
+    return claims.test(recipe.claims, plan, outcome, lambda value: shown(recipe, value))
+
+
+def to_json(plan: Plan, outcome: Outcome, findings: Sequence[Finding]) -> bytes:
+    """All figures, accuracies as fractions, with the curves."""
+    recipe = plan.recipe
+    columns = [
+        {
+            "name": column.name,
+            "target": outcome.targets.get(column.name),
+            "rows": [
+                {**asdict(entry), "ratio": entry.ratio}
+                for entry in (outcome.entry(row.name, column.name) for row in plan.rows)
+            ],
+        }
+        for column in plan.columns
+    ]
+    told = {
+        "recipe": recipe.name,
+        "scale": plan.scale,
+        "command": command(plan),
+        "paper": recipe.paper,
+        "measure": recipe.measure,
+        "metric": recipe.metric,
+        "reference": recipe.reference,
+        "chosen_by": plan.chosen_by,
+        "finished": outcome.finished,
+        "total": outcome.total,
+        "columns": columns,
+        "claims": [asdict(finding) for finding in findings],
+        "left_out": list(plan.left_out),
+        "settings": list(differences(plan)),
+    }
+    return (json.dumps(told, indent=1, ensure_ascii=False) + "\n").encode()

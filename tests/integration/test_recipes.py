@@ -1,0 +1,145 @@
+"""The recipes that come with Coterie: every cell resolves at every scale, and the smallest runs."""
+
+from pathlib import Path
+
+import pytest
+
+from coterie.cli.main import main
+from coterie.reproduce import plan, recipe
+from coterie.reproduce.recipe import Recipe
+
+NAMES = recipe.shipped()
+SCALES = ("paper", "laptop", "smoke")
+SHARED = ("moon-table1", "fedssc-table1", "fedproc-table2")  # at laptop scale, row by row
+PAPERS = {"fedssc": 3, "moon": 5, "fedproc": 5}
+
+
+@pytest.fixture
+def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns that need a GPU are planned too; nothing is run."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+
+
+def numbers(found: Recipe, row: str) -> dict[str, object]:
+    """What the paper prints for a row, by column."""
+    said = found.row(row)
+    return {**said.value, **said.rounds, **said.seconds}
+
+
+def test_there_is_a_recipe_for_every_table() -> None:
+    counted = {paper: sum(name.startswith(f"{paper}-") for name in NAMES) for paper in PAPERS}
+    assert counted == PAPERS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_says_how_it_is_called_and_has_three_scales(name: str) -> None:
+    first = (recipe.RECIPES / f"{name}.toml").read_text().splitlines()[0]
+    command, gap, words = first.partition("        ")
+    assert command == f"# coterie reproduce {name}"
+    assert gap and words == words.strip() != ""
+    found = recipe.load(name)
+    assert set(found.scales) == set(SCALES)
+    assert found.about and all(scale.note for scale in found.scales.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_cell_resolves(name: str, scale: str, with_gpu: None) -> None:
+    made = plan.make(recipe.load(name), scale)
+    assert made.recipe.reference in [row.name for row in made.rows]
+    assert made.columns and not made.left_out
+    for cell in made.cells:
+        for point in cell.points:
+            config = made.config(cell, point, 0)
+            large = config.net.backbone == "resnet50"
+            assert cell.column.gpu == large, f"{cell.name}: a large network needs a GPU"
+            assert cell.column.at is None or cell.column.at <= config.run.rounds
+            assert config.local.drop_last == (scale == "paper")
+            expected = {"paper": 0, "laptop": 10_000, "smoke": 0}[scale]
+            assert config.data.limit == expected
+            assert (config.data.name == "digits") == (scale == "smoke")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_smoke_scale_is_small_and_the_same_everywhere(name: str) -> None:
+    made = plan.make(recipe.load(name), "smoke")
+    assert len(made.rows) <= 4
+    assert len(made.columns) <= 2
+    assert all(cell.seeds == 1 and len(cell.points) <= 2 for cell in made.cells)
+    usual = recipe.load(NAMES[0]).scales["smoke"]
+    assert (made.recipe.scales["smoke"].set, made.recipe.scales["smoke"].base) == (
+        usual.set,
+        usual.base,
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_numbers_of_the_paper_are_there_and_in_its_unit(name: str) -> None:
+    found = recipe.load(name)
+    assert numbers(found, found.reference)
+    assert sum(bool(numbers(found, row.name)) for row in found.rows) >= 3
+    at_paper = {column.name for column in found.columns if "paper" in column.scales}
+    for row in found.rows:
+        assert set(numbers(found, row.name)) <= at_paper
+        assert set(row.spread) <= set(row.value)
+        low, high = (0.0, 1.0) if found.unit == "fraction" else (1.0, 100.0)
+        assert all(low < value < high for value in row.value.values())
+        assert bool(row.seconds) == (found.measure == "time")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_claim_can_be_tested_at_some_scale(name: str) -> None:
+    found = recipe.load(name)
+    texts = [claim.text for claim in found.claims]
+    assert texts and len(set(texts)) == len(texts)
+    for claim in found.claims:
+        about = {row for row in (claim.above, claim.below) if row}
+        needed = 2 if claim.kind in ("monotone", "peak", "gap-shrinks") else 1
+        places = [
+            scale
+            for scale in ("paper", "laptop")
+            if about <= set(found.scales[scale].rows or about)
+            and sum(
+                scale in column.scales and column.name in (claim.columns or [column.name])
+                for column in found.columns
+            )
+            >= needed
+        ]
+        assert places, claim.text
+        if claim.kind == "faster":
+            targets = [found.scales[scale].target for scale in places]
+            assert all(targets) or all(column.target for column in found.columns)
+
+
+def test_rows_that_tables_share_are_the_same_runs_at_laptop_scale() -> None:
+    runs: dict[str, set[frozenset[str]]] = {}
+    for name in SHARED:
+        made = plan.make(recipe.load(name), "laptop")
+        first = made.columns[0]
+        for cell in made.cells:
+            if cell.column is first:
+                seeds = range(cell.seeds)
+                hashes = frozenset(
+                    made.config(cell, point, n).hash() for point in cell.points for n in seeds
+                )
+                runs.setdefault(cell.row.name, set()).add(hashes)
+    assert {"FedAvg", "MOON", "FedProc", "FedProc official", "FedSSC", "SOLO"} <= set(runs)
+    assert all(len(found) == 1 for found in runs.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_all_recipes_run_at_smoke_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in NAMES:
+        with pytest.raises(SystemExit) as ended:
+            main(["reproduce", name, "--scale", "smoke", "--out", str(tmp_path)])
+        said = capsys.readouterr()
+        assert not ended.value.code, f"{name}: {said.err}"
+        table = (tmp_path / f"{name}-smoke" / "table.md").read_text()
+        made = plan.make(recipe.load(name), "smoke")
+        missing = [row.name for row in made.rows if f"| {row.name} |" not in table]
+        missing += [claim.text for claim in made.recipe.claims if claim.text not in table]
+        assert not missing, name
+    assert len(list((tmp_path / "cells").iterdir())) < sum(
+        len(plan.make(recipe.load(name), "smoke").cells) for name in NAMES
+    )  # what one recipe ran, the next one takes

@@ -1,0 +1,118 @@
+"""Sentences of a paper, tested on values."""
+
+from typing import Any
+
+import pytest
+from made_recipe import Values, concluded, tables
+
+from coterie.reproduce import claims
+from coterie.reproduce.plan import make
+from coterie.reproduce.recipe import parse
+
+
+def finding(values: Values, **claim: Any) -> claims.Finding:
+    """What becomes of one claim; the recipe has a third column and a target."""
+    some = tables(claim=[{"text": "so it is", "above": "FedProx", **claim}])
+    some["column"].append({"name": "three"})
+    some["scale"]["paper"]["target"] = 0.4
+    plan = make(parse(some), "paper")
+    (found,) = claims.test(plan.recipe.claims, plan, concluded(plan, values), "{:.2f}".format)
+    return found
+
+
+def table(**rows: list[list[float]]) -> Values:
+    """Values by row: a list of seeds for each of the three columns."""
+    columns = ("one", "two", "three")
+    return {
+        (row, column): seeds
+        for row, cells in rows.items()
+        for column, seeds in zip(columns, cells, strict=True)
+    }
+
+
+SURE = table(
+    FedAvg=[[0.60, 0.61], [0.60, 0.61], [0.60, 0.61]],
+    FedProx=[[0.70, 0.71], [0.66, 0.67], [0.61, 0.62]],
+)
+ALONE = table(FedAvg=[[0.60], [0.60], [0.60]], FedProx=[[0.70], [0.66], [0.62]])
+
+
+@pytest.mark.parametrize(
+    ("claim", "expected"),
+    [
+        ({"below": "FedAvg", "columns": ["one"]}, "holds"),
+        ({"below": "FedAvg", "columns": ["one"], "margin": 0.09}, "holds"),
+        ({"below": "FedAvg", "columns": ["one"], "margin": 0.11}, "does not hold"),
+        ({"below": "FedAvg", "columns": ["three"]}, "does not hold"),  # less than the spread
+        ({"below": "FedAvg"}, "does not hold"),  # in all columns
+        ({"kind": "closer", "below": "FedAvg", "margin": 0.02, "columns": ["three"]}, "holds"),
+        ({"kind": "closer", "below": "FedAvg", "margin": 0.02}, "does not hold"),
+        ({"kind": "faster", "below": "FedAvg", "columns": ["one"]}, "holds"),
+        ({"kind": "faster", "below": "FedAvg", "columns": ["three"]}, "does not hold"),
+        ({"kind": "gap-shrinks", "below": "FedAvg"}, "holds"),
+        ({"kind": "gap-shrinks", "below": "FedAvg", "columns": ["three", "one"]}, "does not hold"),
+        ({"kind": "monotone", "direction": "down"}, "holds"),
+        ({"kind": "monotone", "direction": "up"}, "does not hold"),
+        ({"kind": "monotone", "direction": "up", "margin": 0.06}, "holds"),
+        ({"kind": "peak", "at": "one"}, "holds"),
+        ({"kind": "peak", "at": "two"}, "does not hold"),
+    ],
+)
+def test_a_claim(claim: dict[str, Any], expected: str) -> None:
+    assert finding(SURE, **claim).verdict == expected
+
+
+def test_the_numbers_stand_with_the_verdict() -> None:
+    found = finding(SURE, below="FedAvg", columns=["one"])
+    assert found.numbers == "one: 0.70 against 0.60 (spread 0.01)"
+    fewer = finding(SURE, kind="faster", below="FedAvg", columns=["one"])
+    assert fewer.numbers == "one: 6 against 7 rounds"
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"below": "FedAvg", "columns": ["one"]},
+        {"kind": "faster", "below": "FedAvg", "columns": ["one"]},
+        {"kind": "monotone", "direction": "down"},
+        {"kind": "peak", "at": "one"},
+    ],
+)
+def test_one_seed_is_said(claim: dict[str, Any]) -> None:
+    assert finding(ALONE, **claim).verdict == "holds (one seed)"
+
+
+def test_a_row_alone_takes_the_spread_of_the_reference() -> None:
+    mixed = {**SURE, ("FedProx", "one"): [0.70]}
+    assert finding(mixed, below="FedAvg", columns=["one"]).verdict == "holds"
+
+
+def test_never_is_more_than_any_number_of_rounds() -> None:
+    values = table(FedAvg=[[0.3], [0.3], [0.3]], FedProx=[[0.5], [0.3], [0.3]])
+    found = finding(values, kind="faster", below="FedAvg", columns=["one"])
+    assert found.verdict == "holds (one seed)"
+    assert found.numbers == "one: 8 against >10 rounds"
+    nobody = finding(values, kind="faster", below="FedAvg", columns=["two"])
+    assert nobody.verdict == "not tested here"
+
+
+def test_what_was_not_run_is_not_tested() -> None:
+    partly = {key: value for key, value in SURE.items() if key != ("FedProx", "two")}
+    found = finding(partly, below="FedAvg")
+    assert found == claims.Finding("so it is", "not tested here", "FedProx in two has no value")
+    assert finding(partly, below="FedAvg", columns=["one"]).verdict == "holds"
+
+
+def test_columns_of_other_scales_are_not_missed_but_left_out_ones_are() -> None:
+    some = tables(claim=[{"text": "x", "above": "FedProx", "below": "FedAvg"}])
+    some["claim"][0]["columns"] = ["one", "two"]
+    some["column"][1]["scales"] = ["smoke"]
+    plan = make(parse(some), "paper")
+    values = {("FedAvg", "one"): [0.5], ("FedProx", "one"): [0.6]}
+    (found,) = claims.test(plan.recipe.claims, plan, concluded(plan, values), str)
+    assert found.verdict == "holds (one seed)"
+    del some["column"][1]["scales"]
+    some["scale"]["paper"]["columns"] = ["one"]
+    plan = make(parse(some), "paper")
+    (found,) = claims.test(plan.recipe.claims, plan, concluded(plan, values), str)
+    assert found.verdict == "not tested here" and "two is left out" in found.numbers

@@ -1,0 +1,128 @@
+"""The outcome as text, Markdown, JSON and a page."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_recipe import Values, found, recipe, tables
+
+from coterie.reproduce.book import Book
+from coterie.reproduce.difference import differences
+from coterie.reproduce.plan import Plan, make
+from coterie.reproduce.recipe import parse
+from coterie.reproduce.table import shown
+
+VALUES: Values = {
+    ("FedAvg", "one"): [0.60, 0.62],
+    ("FedProx", "one"): [0.70, 0.72],
+    ("FedAvg", "two"): [0.60],
+    ("FedProx", "two"): [0.55],
+}
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+def plan(**changes: Any) -> Plan:
+    some = tables(claim=[{"text": "It is above", "above": "FedProx", "below": "FedAvg"}])
+    some["scale"]["paper"] |= {"target": 0.5, "note": "Two seeds."}
+    return make(parse({**some, **changes}), "paper")
+
+
+def written(folder: Path, made: Plan) -> tuple[dict[str, Any], str, str]:
+    book = Book(made, folder)
+    book.write(found(made, VALUES))
+    told = json.loads((book.folder / "outcome.json").read_text())
+    return told, (book.folder / "table.md").read_text(), (book.folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "printed", "text"),
+    [
+        ("percent", 0.6934, None, "69.3"),
+        ("fraction", 0.6934, None, "0.693"),
+        ("percent", 0.4525, 45.25, "45.25"),
+        ("percent", 0.69, 69.0, "69.0"),
+        ("fraction", 0.6934, 0.6934, "0.6934"),
+    ],
+)
+def test_accuracies_have_the_unit_of_the_paper(
+    unit: str, value: float, printed: float | None, text: str
+) -> None:
+    assert shown(recipe(unit=unit), value, printed) == text
+
+
+def test_times_are_ratios() -> None:
+    assert shown(recipe(measure="time"), 1.0777) == "1.08"
+
+
+def test_the_markdown_has_the_tables_and_the_claims(tmp_path: Path) -> None:
+    _, text, _ = written(tmp_path, plan())
+    assert text.startswith("# custom, paper scale\n\nSomebody, Table 1\n\nA table.\n")
+    assert "`coterie reproduce custom --scale paper`: 6 of 8 runs are finished." in text
+    assert "Two seeds." in text
+    first = "| FedProx | 71.0 ± 1.4 | 2 | 65.0 ± 2.0 | 7.5 | 27 | 1.20 | 1.00 | direction |"
+    second = "| FedProx | 55.0 | 1 | 71.0 | 10 | >100 | 0.90 | 1.00 | not reproduced (one seed) |"
+    assert first in text and second in text
+    assert "| It is above | does not hold (one seed) |" in text
+    assert "- two: partition.beta = 5" in text
+
+
+def test_the_json_has_fractions_and_curves(tmp_path: Path) -> None:
+    told, _, _ = written(tmp_path, plan())
+    one = told["columns"][0]
+    assert (one["name"], one["target"]) == ("one", 0.5)
+    row = one["rows"][1]
+    assert row["row"] == "FedProx" and row["values"] == [0.70, 0.72] and row["paper"] == 0.65
+    assert row["curve"][-1] == [10, pytest.approx(0.71)]
+    assert told["claims"][0]["verdict"] == "does not hold (one seed)"
+    assert (told["finished"], told["total"]) == (6, 8)
+
+
+def test_the_page_draws_a_line_for_every_row_and_asks_nothing_of_the_network(
+    tmp_path: Path,
+) -> None:
+    _, _, page = written(tmp_path, plan())
+    charts = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    assert len(charts) == 2
+    drawn = json.loads(charts[0])
+    assert [line["name"] for line in drawn["data"]] == ["FedAvg", "FedProx"]
+    assert drawn["data"][1]["y"][-1] == pytest.approx(71.0)
+    assert drawn["layout"]["annotations"][0]["text"] == "target 50"
+    assert len({line["line"]["color"] for line in drawn["data"]}) == 2
+    script = page.index("<script>")
+    outside = page[:script] + page[page.index("</script>", script) :]
+    assert not re.search(r"https?://|@import|url\(|<link|\ssrc=", outside)
+
+
+def test_text_of_a_recipe_is_escaped(tmp_path: Path) -> None:
+    some = plan(about=EVIL)
+    _, _, page = written(tmp_path, some)
+    script = page.index("<script>")
+    outside = page[:script] + page[page.index("</script>", script) :]
+    assert "<img" not in outside and "&lt;img" in outside
+
+
+def test_a_run_that_failed_is_in_the_table_with_its_reason(tmp_path: Path) -> None:
+    made = plan()
+    collected = found(made, VALUES)
+    runs = collected.figures["FedProx", "two", ""]
+    runs[0] = replace(runs[0], value=None, failure="no disk")
+    book = Book(made, tmp_path)
+    book.write(collected)
+    text = (book.folder / "table.md").read_text()
+    assert "| FedProx | failed | 0 |" in text
+    assert "- FedProx, two, seed 0: no disk" in text
+    assert "no disk" in (book.folder / "report.html").read_text()
+
+
+def test_settings_are_told_once_where_they_are_shared() -> None:
+    some = tables()
+    some["row"][1]["set"] = {"local.lr": 0.5}
+    made = make(parse(some), "smoke")
+    assert list(differences(made)) == [
+        "everywhere: run.rounds = 3, local.epochs = 1",
+        "two: partition.beta = 5",
+        "FedProx: local.lr = 0.5",
+    ]
