@@ -272,14 +272,3 @@ def test_everything_that_is_left_out_is_an_error(
     said = capsys.readouterr()
     assert "accuracy is left out: it needs a GPU" in said.out
     assert "nothing of" in said.err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", shipped())
-def test_a_shipped_recipe_runs_at_the_smallest_scale(
-    name: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    out = tmp_path_factory.getbasetemp() / "recipes"  # runs are shared, as for a user
-    assert call(name, "--scale", "smoke", "--out", str(out), "--resume") == 0
-    told = outcome(out, name)
-    assert told["finished"] == told["total"]

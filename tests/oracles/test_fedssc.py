@@ -366,20 +366,20 @@ def pooled(fed: Federation, owners: int = 6) -> tuple[ServerState, Tensor]:
     return fed.collect(server, fed.place(0), uploads), vectors
 
 
-def test_the_draw_belongs_to_the_round_and_the_device(tmp_path: Path) -> None:
-    fed = fedssc(tmp_path)
+@pytest.mark.parametrize("exclude_self", [False, True])
+def test_the_draw_belongs_to_the_round_and_the_device(exclude_self: bool, tmp_path: Path) -> None:
+    fed = fedssc(tmp_path, exclude_self=exclude_self)
     server, vectors = pooled(fed)
     picks = np.zeros((8, 6), int)
     for step in range(1, 9):
         for client in range(6):
             zs, known = received(fed, server, step, client)
             assert known == [True] * CLASSES
-            again, _ = received(fed, server, step, client)
-            assert torch.equal(zs, again)
+            assert torch.equal(zs, received(fed, server, step, client)[0])
             (picks[step - 1, client],) = rows_of(zs[0], list(vectors[:, 0]))
-            assert picks[step - 1, client] != client
     assert all(len(set(row)) > 1 for row in picks.tolist())  # devices of a round differ
     assert all(len(set(column)) > 1 for column in picks.T.tolist())  # and rounds of a device
+    assert not exclude_self or (picks != np.arange(6)).all()
 
 
 @pytest.mark.parametrize("exclude_self", [False, True])

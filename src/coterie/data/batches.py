@@ -86,12 +86,13 @@ class DataShard:
                 transform.draw(len(self), draw(f"view/{place}/{epoch}"))
                 for place, transform in enumerate(transforms)
             ]
+            edge = 0  # the batch that begins the next stretch
             for position, (start, stop) in enumerate(bounds):
                 rows, last = order[start:stop], position == len(bounds) - 1
-                if position % _AHEAD == 0:
+                if position == edge:
+                    edge += min(_AHEAD, len(bounds) - position, (wanted - taken) * local.accumulate)
                     first = start
-                    until = bounds[min(position + _AHEAD, len(bounds)) - 1][1]
-                    stretch = self._stretch(order[first:until], transforms, tables)
+                    stretch = self._stretch(order[first : bounds[edge - 1][1]], transforms, tables)
                 pictures = tuple(view[start - first : stop - first] for view in stretch.views)
                 yield Batch(
                     pictures,

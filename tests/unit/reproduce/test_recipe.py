@@ -1,5 +1,8 @@
 """A recipe is read whole, and every key of it is checked."""
 
+import dataclasses
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,7 @@ from made_recipe import TEXT, recipe, tables
 
 from coterie.core.errors import ConfigError
 from coterie.reproduce.plan import make
-from coterie.reproduce.recipe import RECIPES, load, parse, shipped
+from coterie.reproduce.recipe import Claim, Column, Recipe, Row, Scale, load, parse
 
 
 def test_a_recipe_is_read_with_its_defaults() -> None:
@@ -87,13 +90,19 @@ def test_a_cell_that_cannot_be_resolved_is_named() -> None:
         make(parse(some), "smoke")
 
 
-@pytest.mark.parametrize("name", shipped())
-def test_every_cell_of_a_shipped_recipe_can_be_resolved(name: str) -> None:
-    found = load(name)
-    first = (RECIPES / f"{name}.toml").read_text().splitlines()[0]
-    assert first.startswith(f"# coterie reproduce {name} ")
-    assert "smoke" in found.scales
+def page() -> str:
+    return (Path(__file__).parents[3] / "docs" / "reproducing.md").read_text()
+
+
+def test_the_recipe_on_its_page_can_be_run() -> None:
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", page(), re.M | re.S)
+    found = parse(tomllib.loads(text))
     for scale in found.scales:
-        plan = make(found, scale, gpu=True)
-        assert plan.cells
-        assert found.reference in [row.name for row in plan.rows]
+        assert len(make(found, scale).cells) == 4
+
+
+@pytest.mark.parametrize("kind", [Recipe, Scale, Column, Row, Claim])
+def test_every_key_is_on_the_page(kind: type) -> None:
+    made_of = {"name", "source", "scales", "columns", "rows", "claims"} if kind is Recipe else set()
+    for item in dataclasses.fields(kind):
+        assert item.name in made_of or f"`{item.name}`" in page(), item.name

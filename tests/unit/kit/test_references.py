@@ -1,0 +1,90 @@
+"""Reference networks: looked up or run ahead, they give what a plain forward pass gives."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from coterie.core.bundle import Bundle
+from coterie.core.task import METHOD, Round, Task
+from coterie.data.augment import AUGMENTS
+from coterie.engine.site import Site
+from coterie.experiment import prepare
+from coterie.kit.context import ClientContext
+from coterie.kit.losses import model_contrast
+from coterie.kit.objective import Batch
+from coterie.nets.backbones.simple_cnn import HalvingPool
+from coterie.runner import choose
+
+
+@pytest.fixture(params=["none", "crop-flip"])
+def ctx(request: pytest.FixtureRequest, tmp_path: Path) -> ClientContext:
+    """A client's context on the digits, with and without augmentation."""
+    assert request.param in AUGMENTS
+    changes = {"data.augment": request.param, "local.epochs": 2, "local.batch_size": 8}
+    chosen = prepare(choose("digits/moon", changes), tmp_path)
+    site = Site(chosen.spec, chosen.partition)
+    place = Round(1, 3, "train", 1, 3, len(chosen.partition.clients), chosen.spec.seed)
+    client = chosen.partition.clients[0]
+    weights = chosen.parts.nets(METHOD).weights()
+    task = Task("update", client, place, Bundle({"model": weights}))
+    return site._context(task, site._shard(task), {})
+
+
+def test_the_contrast_agrees_with_the_plain_form(ctx: ClientContext) -> None:
+    glob, prev = ctx.fresh(), {name: tensor * 1.1 for name, tensor in ctx.fresh().items()}
+    net = ctx.net(ctx.fresh())
+    cached = ctx.frozen(glob), ctx.frozen(prev)
+    plain = ctx.frozen(glob).net, ctx.frozen(prev).net
+    batches = 0
+    for batch in ctx.batches():
+        z = net(batch.x).z
+        with torch.no_grad():
+            z_glob, z_prev = (one(batch.x).z for one in plain)
+        ahead = [one(batch).z for one in cached]
+        expected = model_contrast(z, z_glob, [z_prev], 0.5)
+        found = model_contrast(z, ahead[0], ahead[1:], 0.5)
+        for one, other in zip(found, expected, strict=True):
+            assert abs(float(one.detach()) - float(other.detach())) < 1e-5
+        batches += 1
+    assert batches > 8  # more than one stretch in every epoch
+
+
+def test_forwards_of_a_reference_are_few(ctx: ClientContext) -> None:
+    frozen, calls = ctx.frozen(ctx.fresh()), []
+    frozen.net.register_forward_hook(lambda module, x, out: calls.append(len(x[0])))
+    batches = [len(frozen(batch).z) for batch in ctx.batches()]
+    if ctx.data._augment == "none":  # type: ignore[attr-defined]
+        assert sum(calls) == len(ctx.data)  # every image once for the whole task
+    else:
+        assert sum(calls) == sum(batches)
+        assert len(calls) <= len(batches) / 2
+
+
+def test_few_steps_make_no_table(ctx: ClientContext) -> None:
+    ctx.local = replace(ctx.local, steps=1)
+    frozen, calls = ctx.frozen(ctx.fresh()), []
+    frozen.net.register_forward_hook(lambda module, x, out: calls.append(len(x[0])))
+    for batch in ctx.batches():
+        frozen(batch)
+    assert sum(calls) < len(ctx.data)
+
+
+def test_batches_are_cut_from_their_stretch(ctx: ClientContext) -> None:
+    for batch in ctx.batches():
+        assert isinstance(batch, Batch)
+        assert batch.stretch is not None
+        cut = batch.stretch.views[0][batch.start : batch.start + len(batch)]
+        assert torch.equal(cut, batch.x)
+
+
+@pytest.mark.parametrize("shape", [(3, 6, 28, 28), (2, 5, 7, 9), (1, 1, 2, 3)])
+def test_the_pool_without_gradients_has_the_values_of_max_pooling(shape: tuple[int, ...]) -> None:
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=shape)).float()
+    with torch.no_grad():
+        assert torch.equal(HalvingPool()(x), F.max_pool2d(x, 2))
+    assert torch.equal(HalvingPool()(x), nn.MaxPool2d(2)(x))
