@@ -10,6 +10,7 @@ from test_moon import COUNTS, WIDTH, Federation, assert_near, cosine, same
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.config import load
 from coterie.core.bundle import Bundle, Payload, ServerState, Tensors
 from coterie.core.task import Round
 from coterie.kit.objective import Batch
@@ -461,3 +462,16 @@ def test_the_defaults_are_those_of_the_equations() -> None:
     assert (method.alpha, method.alpha_horizon, method.stage1_fraction) == (0.5, 0, 0.9)
     assert (method.proto_agg, method.round0, method.proto_transform) == ("count", "ce", "test")
     assert method.ce_through == "all"
+
+
+@pytest.mark.parametrize("dataset", ["digits", "fashion-mnist", "cifar10"])
+def test_the_official_configuration_is_what_the_authors_code_does(dataset: str) -> None:
+    expected = FedProc(
+        similarity="dot",
+        proto_agg="count",
+        round0="ce",
+        alpha_horizon=100,
+        proto_transform="train",
+    )
+    assert load(f"{dataset}/fedproc-official").method == expected
+    assert load(f"{dataset}/fedproc").method == FedProc()

@@ -28,8 +28,8 @@ def entries(kind: str) -> dict[str, str]:
     """The names of a kind with a line about each."""
     if kind in ("configs", "recipes"):
         root = _PACKAGE / kind
-        files = sorted(root.rglob("*.toml"))
-        return {str(f.relative_to(root).with_suffix("")): _first_line(f) for f in files}
+        files = {str(f.relative_to(root).with_suffix("")): f for f in root.rglob("*.toml")}
+        return {name: _first_line(files[name]) for name in sorted(files)}
     folder = _FOLDERS[kind]
     found = {}
     for name in registry.names(folder):

@@ -25,6 +25,9 @@ def reproduce(
     out: Annotated[
         Path, typer.Option(help="Where runs and outcomes are kept; nothing there is run again.")
     ] = Path("runs/reproduce"),
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs per row, in the place of the recipe's numbers.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with runs that were stopped.")
     ] = False,
@@ -47,7 +50,7 @@ def reproduce(
     from coterie.reproduce.run import finish
     from coterie.reproduce.run import reproduce as run
 
-    plan = make(recipes.load(recipe), scale)
+    plan = make(recipes.load(recipe), scale, seeds=seeds)
     if dry_run:
         from coterie.reproduce.estimate import describe
 
@@ -60,7 +63,12 @@ def reproduce(
         raise ConfigError(f"nothing of {recipe} can be run here at the {scale} scale")
     book = Book(plan, out)
     found = run(plan, out, resume, renew=book.write, say=typer.echo, watch=watched)
-    typer.echo(f"\n{book.text(found)}\nkept in {book.folder}")
+    typer.echo(f"\n{book.text(found)}")
+    if plan.recipe.features is not None:
+        from coterie.reproduce import features
+
+        typer.echo(features.write(found, plan.recipe.features, book.folder))
+    typer.echo(f"kept in {book.folder}")
     finish(found)
 
 
@@ -84,6 +92,6 @@ def listed() -> None:
     found = entries("recipes")
     width = max(map(len, found), default=0)
     for name, line in found.items():
-        typer.echo(f"{name:<{width}}  {line}")
+        typer.echo(f"{name:<{width}}  {line.removeprefix(f'coterie reproduce {name}').strip()}")
     if not found:
         typer.echo("there are no recipes")

@@ -23,6 +23,8 @@ from coterie.reproduce.table import Sheet, claim_sheet, failures, opening, sheet
 
 _COLOURS = ("@blue", "@orange", "@green", "@purple", "@gold", "@sky", "@brown", "@ink")
 _DASHES = ("solid", "dash", "dot", "dashdot")
+_BESIDE = 5  # with more rows the legend stands beside the chart, which takes the whole width
+_LINE = 20  # pixels of a line of the legend
 
 
 def render(plan: Plan, outcome: Outcome, findings: Sequence[Finding]) -> str:
@@ -39,7 +41,8 @@ def _body(plan: Plan, outcome: Outcome, findings: Sequence[Finding], title: str)
     if charts:
         yield "<h2>Curves</h2>"
         yield f"<noscript>{note('The charts need JavaScript; the tables do not.')}</noscript>"
-        yield figures(charts)
+        wide = len(plan.rows) > _BESIDE
+        yield "".join(figures([chart]) for chart in charts) if wide else figures(charts)
     for sheet in sheets(plan, outcome):
         yield _table(sheet)
     if findings:
@@ -77,8 +80,12 @@ def curves(plan: Plan, outcome: Outcome, column: Column) -> Chart | None:
     look = layout(rounds_between(min(rounds), max(rounds)), axis)
     if target is not None:
         mark_target(look, factor * target, high=0.95 * axis["range"][1])
+    height = Chart.height
+    if len(plan.rows) > _BESIDE:
+        look["legend"] = {"x": 1.02, "y": 1, "yanchor": "top", "traceorder": "normal"}
+        height = max(height, _LINE * len(plan.rows) + 100)
     words = "The mean over seeds." if _several(plan, outcome, column) else ""
-    return Chart(column.name, data, look, words)
+    return Chart(column.name, data, look, words, height)
 
 
 def _several(plan: Plan, outcome: Outcome, column: Column) -> bool:

@@ -58,6 +58,7 @@ class Plan:
     left_out: Sequence[str] = ()  # why columns are not run here, in sentences
     columns: tuple[Column, ...] = ()
     rows: tuple[Row, ...] = ()
+    seeds: int | None = None  # of all rows, where the recipe's own numbers were not asked for
     _configs: dict[tuple[int, str, int], Config] = field(default_factory=dict)
 
     @property
@@ -100,10 +101,10 @@ def run_folder(out: Path, config: Config) -> Path:
     return out / "cells" / f"{method}-{config.hash()[:_SHORT]}"
 
 
-def make(recipe: Recipe, name: str, gpu: bool | None = None) -> Plan:
+def make(recipe: Recipe, name: str, gpu: bool | None = None, seeds: int | None = None) -> Plan:
     """Every cell of a recipe at a scale, each of them resolved once.
 
-    `gpu` says whether there is one; by default torch is asked.
+    `gpu` says whether there is one; by default torch is asked. `seeds` is for all rows.
     """
     gpu = torch.cuda.is_available() if gpu is None else gpu
     if name not in recipe.scales:
@@ -127,12 +128,12 @@ def make(recipe: Recipe, name: str, gpu: bool | None = None) -> Plan:
             row,
             column,
             tuple(_points(recipe, scale, name, row, column, common)),
-            row.count(name, scale.seeds),
+            seeds or getattr(column, f"seeds_{name}") or row.count(name, scale.seeds),
         )
         for column in columns
         for row in rows
     )
-    plan = Plan(recipe, name, cells, left_out, tuple(columns), tuple(rows))
+    plan = Plan(recipe, name, cells, left_out, tuple(columns), tuple(rows), seeds)
     for cell in cells:
         for point in cell.points:
             plan.config(cell, point, 0)

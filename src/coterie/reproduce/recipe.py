@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from coterie.config import validated
 from coterie.core import registry
 from coterie.core.errors import ConfigError
-from coterie.kit.fields import NonNegative, Positive, PositiveCount, PositiveShare
+from coterie.kit.fields import Count, NonNegative, Positive, PositiveCount, PositiveShare
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 Changes = dict[str, Any]  # "table.key" -> value
@@ -50,6 +50,9 @@ class Column:
     set_laptop: Changes = field(default_factory=dict)
     set_smoke: Changes = field(default_factory=dict)
     at: PositiveCount | None = None  # training rounds after which the value is read
+    seeds_paper: PositiveCount | None = None  # in the place of its rows' numbers
+    seeds_laptop: PositiveCount | None = None
+    seeds_smoke: PositiveCount | None = None
     target: Target | None = None
     gpu: bool = False
     scales: tuple[ScaleName, ...] = SCALES
@@ -106,6 +109,20 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Features:
+    """A picture of local models' representations: the `[features]` table."""
+
+    rows: tuple[str, ...]
+    clients: tuple[Count, ...] = (0, 1)  # whose models and images are shown
+    samples: PositiveCount = 400  # images of each panel, at most
+    samples_smoke: PositiveCount = 60
+
+    def count(self, scale: str) -> int:
+        """The number of images of a panel at a scale."""
+        return self.samples_smoke if scale == "smoke" else self.samples
+
+
+@dataclass(frozen=True)
 class Recipe:
     """The whole file."""
 
@@ -123,6 +140,7 @@ class Recipe:
     columns: tuple[Column, ...] = ()
     rows: tuple[Row, ...] = ()
     claims: tuple[Claim, ...] = ()
+    features: Features | None = None
 
     def row(self, name: str) -> Row:
         """The row of a name."""
@@ -187,12 +205,13 @@ def parse(tables: Mapping[str, Any], name: str = "custom", source: str = "custom
         columns=_all(Column, tables, "column") or (Column("accuracy"),),
         rows=_all(Row, tables, "row"),
         claims=_all(Claim, tables, "claim"),
+        features=_read(Features, "features", tables["features"]) if "features" in tables else None,
     )
     _check(recipe)
     return recipe
 
 
-_TABLES = ("scale", "column", "row", "claim")
+_TABLES = ("scale", "column", "row", "claim", "features")
 
 
 def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -249,6 +268,8 @@ def _check(recipe: Recipe) -> None:
                     raise ConfigError(f"row {row.name!r}: grid of {key!r} has no value")
     for claim in recipe.claims:
         _check_claim(claim, rows, columns)
+    for named in recipe.features.rows if recipe.features else ():
+        _known("features.rows", named, rows)
 
 
 def _check_claim(claim: Claim, rows: Sequence[str], columns: Sequence[str]) -> None:

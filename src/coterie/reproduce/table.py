@@ -147,13 +147,14 @@ def opening(plan: Plan, outcome: Outcome) -> Iterator[str]:
 
 def command(plan: Plan) -> str:
     """What was typed, less the folder."""
-    return f"coterie reproduce {plan.recipe.source} --scale {plan.scale}"
+    seeds = f" --seeds {plan.seeds}" if plan.seeds else ""
+    return f"coterie reproduce {plan.recipe.source} --scale {plan.scale}{seeds}"
 
 
 def claim_sheet(findings: Sequence[Finding]) -> Sheet:
     """The claims as a table."""
-    lines = [[one.text, one.verdict, one.numbers] for one in findings]
-    return Sheet("Claims", ["claim", "verdict", "numbers"], lines)
+    lines = [[one.verdict, one.text, one.numbers] for one in findings]
+    return Sheet("Claims", ["verdict", "claim", "numbers"], lines)
 
 
 def failures(outcome: Outcome) -> list[str]:

@@ -10,6 +10,7 @@ from coterie.core.errors import ConfigError
 from coterie.reproduce.plan import Plan, make, run_folder
 from coterie.reproduce.recipe import parse
 from coterie.reproduce.run import Found, total, wanted
+from coterie.reproduce.table import command
 
 
 def plan(scale: str = "smoke", **row: Any) -> Plan:
@@ -90,6 +91,12 @@ def test_seeds_come_from_the_row_at_the_scale_the_row_the_scale() -> None:
     assert [cell.seeds for cell in plan("paper").cells] == [2, 2, 2, 2]
     assert [cell.seeds for cell in plan("paper", seeds=3).cells] == [2, 3, 2, 3]
     assert [cell.seeds for cell in plan("paper", seeds=3, seeds_paper=1).cells] == [2, 1, 2, 1]
+    some = tables()
+    some["column"][1]["seeds_paper"] = 1
+    assert [cell.seeds for cell in make(parse(some), "paper").cells] == [2, 2, 1, 1]
+    asked = make(parse(some), "paper", seeds=4)
+    assert [cell.seeds for cell in asked.cells] == [4, 4, 4, 4]
+    assert command(asked) == "coterie reproduce custom --scale paper --seeds 4"
 
 
 def test_runs_come_seed_by_seed_and_the_chosen_point_gets_the_other_seeds() -> None:

@@ -1,0 +1,49 @@
+"""Pictures of embedded features: a panel for every model, a colour for every class."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from coterie.report.chart import Chart, layout, titled
+from coterie.report.page import figures, note
+
+_PALETTE = ("@blue", "@orange", "@green", "@purple", "@gold", "@sky", "@brown", "@ink")
+_SYMBOLS = ("circle", "diamond", "square", "x", "cross", "triangle-up", "star", "hexagon")
+Shown = tuple[str, np.ndarray, np.ndarray]  # name, places, classes
+
+
+def body(shown: Sequence[Shown], words: str) -> Iterator[str]:
+    """The page: the numbers in words, then the panels."""
+    yield "<h1>Features of local models</h1>"
+    yield f'<p class="soft">{escape(words)}</p>'
+    yield note(
+        "t-SNE of z by cosine, the panels of one method embedded together; colour and symbol are "
+        "the class. Distances between far groups mean little in such a picture."
+    )
+    yield figures([panel(*one) for one in shown], "charts small")
+
+
+def panel(name: str, places: np.ndarray, classes: np.ndarray) -> Chart:
+    """The points of one model."""
+    data: list[dict[str, Any]] = []
+    for label in np.unique(classes):
+        points = places[classes == label]
+        colour = _PALETTE[int(label) % len(_PALETTE)]
+        symbol = _SYMBOLS[int(label) // len(_PALETTE) % len(_SYMBOLS)]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": f"class {label}",
+                "x": np.round(points[:, 0].astype(float), 3).tolist(),
+                "y": np.round(points[:, 1].astype(float), 3).tolist(),
+                "marker": {"color": colour, "symbol": symbol, "size": 5},
+            }
+        )
+    look = layout(titled(""), titled(""))
+    look["hovermode"] = "closest"
+    for axis in ("xaxis", "yaxis"):
+        look[axis] |= {"showticklabels": False, "zeroline": False}
+    return Chart(name, data, look)
