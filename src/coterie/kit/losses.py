@@ -68,6 +68,8 @@ def prototype_contrast(
     directions = F.normalize(prototypes.detach(), dim=-1)
     vectors = F.normalize(z, dim=-1) if similarity == "cosine" else z
     scores = (vectors @ directions.T) / tau
+    if bool(known.all()):
+        return F.cross_entropy(scores, y)
     scores = scores.masked_fill(~known, -torch.inf)
     usable = known[y]
     losses = F.cross_entropy(scores[usable], y[usable], reduction="sum")

@@ -10,6 +10,7 @@ import coterie
 from coterie.config import load
 from coterie.core.errors import ConfigError
 from coterie.data.subset import set_aside
+from coterie.engine.measure import Evaluation
 from coterie.experiment import Experiment, prepare
 
 SMALL: dict[str, Any] = {
@@ -83,15 +84,12 @@ def test_the_global_model_is_measured_on_it(tmp_path: Path) -> None:
 
 def test_measuring_it_changes_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_it = coterie.run("digits/fedavg", out=tmp_path / "a", **SMALL, data={"holdout": 0.2})
-    plain = "coterie.engine.measure.Evaluation._on_server"
-    from coterie.engine.measure import Evaluation
-
     original = Evaluation._on_server
 
     def without(self: Evaluation, *words: Any) -> Any:
         return original(Evaluation(self.settings, self.data), *words)
 
-    monkeypatch.setattr(plain, without)
+    monkeypatch.setattr(Evaluation, "_on_server", without)
     without_it = coterie.run("digits/fedavg", out=tmp_path / "b", **SMALL, data={"holdout": 0.2})
     assert with_it.history[-1].digest == without_it.history[-1].digest
     assert with_it.metrics["accuracy"] == without_it.metrics["accuracy"]
