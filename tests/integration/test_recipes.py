@@ -11,7 +11,7 @@ from coterie.reproduce.recipe import Recipe
 NAMES = recipe.shipped()
 SCALES = ("paper", "laptop", "smoke")
 SHARED = ("moon-table1", "fedssc-table1", "fedproc-table2")  # at laptop scale, row by row
-PAPERS = {"fedssc": 3, "moon": 5, "fedproc": 5}
+PAPERS = {"fedssc": 3, "moon": 5, "fedproc": 6}
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_the_smoke_scale_is_small_and_the_same_everywhere(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if not recipe.load(name).features])
 def test_the_numbers_of_the_paper_are_there_and_in_its_unit(name: str) -> None:
     found = recipe.load(name)
     assert numbers(found, found.reference)

@@ -1,0 +1,73 @@
+"""Features of local models: what the numbers say, and which models are looked at."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import coterie
+from coterie.core.errors import ConfigError
+from coterie.experiment import prepare
+from coterie.reproduce.features import Panel, agreement, embed, local_models, sentence
+
+SMALL = {
+    "run": {"rounds": 2},
+    "local": {"epochs": 1},
+    "executor": {"kind": "serial"},
+    "evaluate": {"with": ["accuracy"]},
+}
+
+
+def panel(row: str, client: int, turn: float) -> Panel:
+    """Two classes at right angles, turned by an angle, and a little longer for every sample."""
+    generator = np.random.default_rng(client + 1)
+    y = np.arange(20) % 2
+    angles = turn + y * np.pi / 2
+    lengths = 1 + generator.random(20)
+    return Panel(row, client, np.stack([np.cos(angles), np.sin(angles)], 1) * lengths[:, None], y)
+
+
+def test_alike_clients_agree() -> None:
+    found = agreement([panel("a", 0, 0.0), panel("a", 1, 0.0), panel("a", -1, 2.0)])
+    assert found["same class"] == pytest.approx(1.0)
+    assert found["other class"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_turned_clients_do_not() -> None:
+    found = agreement([panel("a", 0, 0.0), panel("a", 1, np.pi / 2)])
+    assert found["same class"] == pytest.approx(0.0, abs=1e-9)
+    assert found["other class"] == pytest.approx(0.0, abs=1e-9)  # 1 for one pair, -1 for the other
+
+
+def test_the_last_row_is_compared_with_the_others() -> None:
+    good, bad = {"same class": 0.9, "other class": 0.1}, {"same class": 0.2, "other class": 0.1}
+    assert "better than SOLO: holds" in sentence({"SOLO": bad, "FedProc": good})
+    assert "better than SOLO: does not hold" in sentence({"SOLO": good, "FedProc": bad})
+    assert "hold" not in sentence({"SOLO": {"other class": 0.1}, "FedProc": good})
+
+
+def test_places_are_seeded_and_one_for_every_sample() -> None:
+    panels = [panel("a", 0, 0.0), panel("a", 1, 1.0)]
+    first, again = embed(panels), embed(panels)
+    assert [len(one) for one in first] == [20, 20]
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+def test_a_method_without_personal_models_trains_the_global_one_on(tmp_path: Path) -> None:
+    result = coterie.run("digits/fedproc", out=tmp_path / "run", **SMALL)
+    chosen = prepare(result.experiment.config, tmp_path / "scratch")
+    first = local_models(chosen, result.folder, (0, 1))
+    again = local_models(chosen, result.folder, (1,))
+    name = "classifier.weight"
+    assert torch.equal(first[1][name], again[1][name])
+    assert not torch.equal(first[0][name], first[1][name])
+    assert not torch.equal(first[0][name], dict(result.model().state_dict())[name])
+
+
+def test_personal_models_are_taken_as_they_are_kept(tmp_path: Path) -> None:
+    result = coterie.run("digits/solo", out=tmp_path / "run", **SMALL)
+    found = local_models(result.experiment, result.folder, (0, 1))
+    assert found.keys() == {0, 1}
+    with pytest.raises(ConfigError, match=r"features\.clients = 99: there is no such client"):
+        local_models(result.experiment, result.folder, (99,))
