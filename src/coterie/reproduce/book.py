@@ -1,4 +1,4 @@
-"""The files of an outcome: `outcome.json`, `table.md` and `report.html`."""
+"""The files of an outcome: `outcome.json`, `table.md`, `report.html` and the curves as SVG."""
 
 import json
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from coterie.reproduce.difference import differences
 from coterie.reproduce.entries import Outcome
 from coterie.reproduce.outcome import conclude
 from coterie.reproduce.page import render
+from coterie.reproduce.picture import pictures
 from coterie.reproduce.plan import Plan
 from coterie.reproduce.run import Found
 from coterie.reproduce.table import aligned, command, markdown, sheets, shown
@@ -24,7 +25,7 @@ class Book:
         self.plan, self.folder = plan, out / plan.folder
 
     def write(self, found: Found) -> None:
-        """Renew all three; each is whole or the one before."""
+        """Renew all of them; each is whole or the one before."""
         outcome = conclude(found)
         findings = judged(self.plan, outcome)
         replace_durably(self.folder / "outcome.json", to_json(self.plan, outcome, findings))
@@ -32,6 +33,8 @@ class Book:
         replace_durably(self.folder / "table.md", text.encode())
         page = render(self.plan, outcome, findings)
         replace_durably(self.folder / "report.html", page.encode())
+        for name, picture in pictures(self.plan, outcome):
+            replace_durably(self.folder / name, picture.encode())
 
     def text(self, found: Found) -> str:
         """The tables and claims for a terminal."""

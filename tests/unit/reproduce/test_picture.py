@@ -1,0 +1,30 @@
+"""The curves as SVG: well-formed, everything named, inside the frame."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from coterie.reproduce.picture import draw
+
+NAMES = ["FedAvg", "A & B <c>"]
+
+
+@pytest.mark.parametrize("last", [1, 3, 20, 100, 800])
+def test_every_line_is_there_and_inside(last: int) -> None:
+    lines = [
+        (name, tuple((r, 0.1 + place * 0.3 + r / 2000) for r in range(1, last + 1)))
+        for place, name in enumerate(NAMES)
+    ]
+    root = ElementTree.fromstring(draw(lines, "a title & more", "accuracy"))
+    texts = [item.text for item in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {*NAMES, "accuracy", "training round", "a title & more", "1", str(last)} <= set(texts)
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    for line in root.iter("{http://www.w3.org/2000/svg}polyline"):
+        numbers = [float(n) for n in re.findall(r"-?[\d.]+", line.attrib["points"])]
+        assert all(0 <= x <= width for x in numbers[::2])
+        assert all(0 <= y <= height for y in numbers[1::2])
+
+
+def test_a_flat_line_has_an_axis_around_it() -> None:
+    assert "<svg" in draw([("one", ((1, 0.1), (2, 0.1)))], "flat", "accuracy")
