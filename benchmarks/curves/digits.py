@@ -68,8 +68,8 @@ def draw(curves: Curves, names: Sequence[str], title: str) -> str:
     def y(accuracy: float) -> float:
         return HEIGHT - BOTTOM - accuracy * (HEIGHT - TOP - BOTTOM)
 
-    def points(values: Sequence[float], first: int = 1) -> list[str]:
-        return [f"{x(i):.1f},{y(value):.1f}" for i, value in enumerate(values, first)]
+    def points(values: Sequence[float]) -> list[str]:
+        return [f"{x(i):.1f},{y(value):.1f}" for i, value in enumerate(values, start=1)]
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
@@ -78,20 +78,20 @@ def draw(curves: Curves, names: Sequence[str], title: str) -> str:
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
         f'<text x="{LEFT}" y="24" font-size="15" font-weight="600" fill="#1f2937">{title}</text>',
     ]
-    for tick in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
-        parts.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"'
-            f' stroke="{"#374151" if tick == 0 else "#e5e7eb"}"/>'
-            f'<text x="{LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end" fill="#374151">'
-            f"{tick:.1f}</text>"
-        )
-    for tick in sorted({1, *range(5, rounds + 1, 5)}):
-        parts.append(
-            f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{y(0):.1f}" y2="{y(0) + 5:.1f}"'
-            ' stroke="#374151"/>'
-            f'<text x="{x(tick):.1f}" y="{y(0) + 19:.1f}" text-anchor="middle" fill="#374151">'
-            f"{tick}</text>"
-        )
+    parts += [
+        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"'
+        f' stroke="{"#374151" if tick == 0 else "#e5e7eb"}"/>'
+        f'<text x="{LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end" fill="#374151">'
+        f"{tick:.1f}</text>"
+        for tick in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    ]
+    parts += [
+        f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{y(0):.1f}" y2="{y(0) + 5:.1f}"'
+        ' stroke="#374151"/>'
+        f'<text x="{x(tick):.1f}" y="{y(0) + 19:.1f}" text-anchor="middle" fill="#374151">'
+        f"{tick}</text>"
+        for tick in sorted({1, *range(5, rounds + 1, 5)})
+    ]
     middle = (TOP + HEIGHT - BOTTOM) / 2
     parts += [
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 12}" text-anchor="middle"'

@@ -223,8 +223,8 @@ def resolve(tables: Tables, overrides: Tables | None = None, name: str = "custom
 def _choose(table: str, base: Mapping[str, Any], over: Mapping[str, Any]) -> tuple[Any, Any]:
     """The instance of the class that a table names.
 
-    Where an override names another class than the file does, the file's other keys count only as
-    far as the new class has them.
+    Where an override names another class than the file does, the file's other keys were meant for
+    that one and are left out; a partition keeps those that the other kind has too (`clients`).
     """
     key = _CHOSEN[table]
     choice = over.get(key, base.get(key, _DEFAULT_CHOICE[table]))
@@ -238,7 +238,7 @@ def _choose(table: str, base: Mapping[str, Any], over: Mapping[str, Any]) -> tup
     known = [f.name for f in fields(kind)]
     file = {k: v for k, v in base.items() if k != key}
     if key in over and over[key] != base.get(key):
-        file = {k: v for k, v in file.items() if k in known}
+        file = {k: v for k, v in file.items() if table == "partition" and k in known}
     values = {**file, **{k: v for k, v in over.items() if k != key}}
     instance = validated(table, choice, kind, values)
     return instance, {key: choice, **{k: _plain(v) for k, v in asdict(instance).items()}}

@@ -48,7 +48,7 @@ from coterie.kit.prototypes import (
     represent,
     two_stages,
 )
-from coterie.nets.heads import Network
+from coterie.nets.heads import Network, Outputs
 
 
 def alpha_at(step: int, horizon: int) -> float:
@@ -84,11 +84,19 @@ class FedProc(Method):
         if self.schedule == "two-stage":
             return two_stages(rounds, self.stage1_fraction)
         training = (Stage("train", rounds),)
-        return (Stage(EXTRACT, 1), *training) if self.round0 == "gpc_init" else training
+        extracts = self._attracts and self.round0 == "gpc_init"
+        return (Stage(EXTRACT, 1), *training) if extracts else training
+
+    @property
+    def _attracts(self) -> bool:
+        """Whether prototypes have a part in the loss at all."""
+        return self.schedule != "fixed" or self.alpha > 0
 
     def uploads(self, stage: str) -> Mapping[str, str]:
         """No weights where nothing is trained, no prototypes where they have done their work."""
-        left_out = {EXTRACT: ("model",), CLASSIFIER: ("class_sums", "class_counts")}.get(stage, ())
+        vectors = ("class_sums", "class_counts")
+        left_out = {EXTRACT: ("model",), CLASSIFIER: vectors}.get(stage, ())
+        left_out = left_out if self._attracts else vectors
         return {group: rule for group, rule in self.reduce.items() if group not in left_out}
 
     def init(self, nets: Nets) -> ServerState:
@@ -98,7 +106,8 @@ class FedProc(Method):
 
     def broadcast(self, server: ServerState, round: Round) -> Payload:
         """The model, the prototypes and which of them are known."""
-        wanted = ("model",) if round.stage == CLASSIFIER else ("model", "prototypes", "known")
+        alone = round.stage == CLASSIFIER or not self._attracts
+        wanted = ("model",) if alone else ("model", "prototypes", "known")
         return Bundle({group: server[group] for group in wanted})
 
     def client_update(
@@ -107,8 +116,9 @@ class FedProc(Method):
         """Train by the loss of the round, then sum up the classes."""
         net = ctx.net(down["model"])
         stage = ctx.round.stage
-        if stage == CLASSIFIER:
-            train(ctx, net, ctx.objective.loss, only=("classifier",))
+        if stage == CLASSIFIER or not self._attracts:
+            only = ("classifier",) if stage == CLASSIFIER else ()
+            train(ctx, net, self._classify, only=only)
             return Bundle({"model": ctx.shared(net)}), None
         if stage != EXTRACT:
             self._train(ctx, net, down)
@@ -127,15 +137,12 @@ class FedProc(Method):
         prototypes, known = down["prototypes"]["c"].to(device), known.to(device)
 
         def loss(net: Network, batch: Batch) -> Loss:
-            outputs = net(batch.x)
-            z, logits = outputs.z, outputs.logits
-            if self.ce_through == "classifier" and net.classifier is not None:
-                logits = net.classifier(z.detach())
             if alpha == 0.0:
-                return Loss.sum({"class": F.cross_entropy(logits, batch.y)})
-            terms: dict[str, Tensor] = {}
+                return self._classify(net, batch)
+            outputs = net(batch.x)
+            z, terms = outputs.z, dict[str, Tensor]()
             if alpha < 1.0:
-                terms["class"] = (1.0 - alpha) * F.cross_entropy(logits, batch.y)
+                terms["class"] = (1.0 - alpha) * self._entropy(net, outputs, batch.y)
             terms["prototype"] = alpha * prototype_contrast(
                 z, batch.y, prototypes, known, self.tau, self.similarity
             )
@@ -145,6 +152,17 @@ class FedProc(Method):
         only = all_but_classifier(net) if ctx.round.stage == FEATURES else ()
         train(ctx, net, loss, only=only)
         ctx.metrics["alpha"] = alpha
+
+    def _classify(self, net: Network, batch: Batch) -> Loss:
+        return Loss.sum({"class": self._entropy(net, net(batch.x), batch.y)})
+
+    def _entropy(self, net: Network, outputs: Outputs, y: Tensor) -> Tensor:
+        """Cross-entropy, through the whole network or into the output layer alone."""
+        logits = outputs.logits
+        if self.ce_through == "classifier" and net.classifier is not None:
+            logits = net.classifier(outputs.z.detach())
+        assert logits is not None  # the objective has a classifier
+        return F.cross_entropy(logits, y)
 
     def _alpha(self, round: Round, known: bool) -> float:
         if round.stage == FEATURES:

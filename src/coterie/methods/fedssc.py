@@ -146,13 +146,21 @@ class FedSSC(Method):
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         """One stretch of training; what needs representations from the start extracts them."""
         if self.two_stage:
-            return two_stages(rounds, self.stage1_fraction)
+            stages = two_stages(rounds, self.stage1_fraction)
+            return stages if self._shares else stages[1:]
         training = (Stage("train", rounds),)
-        return (Stage(EXTRACT, 1), *training) if self.init_with == "extract" else training
+        extracts = self._shares and self.init_with == "extract"
+        return (Stage(EXTRACT, 1), *training) if extracts else training
+
+    @property
+    def _shares(self) -> bool:
+        return self.mu_glob > 0 and self.k_shared != 0
 
     def uploads(self, stage: str) -> Mapping[str, str]:
         """No weights where nothing is trained, no representations where nobody needs them."""
-        left_out = {EXTRACT: ("model",), CLASSIFIER: ("class_means", "class_counts")}.get(stage, ())
+        vectors = ("class_means", "class_counts")
+        left_out = {EXTRACT: ("model",), CLASSIFIER: vectors}.get(stage, ())
+        left_out = left_out if self._shares else vectors
         return {group: rule for group, rule in self.reduce.items() if group not in left_out}
 
     def init(self, nets: Nets) -> ServerState:
@@ -168,8 +176,8 @@ class FedSSC(Method):
     def address(self, server: ServerState, round: Round, client: ClientId) -> Payload | None:
         """The representations drawn for this device; nothing where they have no part."""
         pool = server["pool"]
-        shares = self.mu_glob > 0 and self.k_shared != 0
-        if round.stage in (EXTRACT, CLASSIFIER) or not shares or not len(pool["clients"]):
+        trained = round.stage not in (EXTRACT, CLASSIFIER)
+        if not (trained and self._shares and len(pool["clients"])):
             return None
         receiver = None if self.shared_draw else client
         zs, known = draw(
@@ -205,6 +213,7 @@ class FedSSC(Method):
         if stage == EXTRACT:
             return up, None
         kept = Bundle({"previous": ctx.weights(net)}) if self._keeps_previous(stage) else None
+        up = up if self._shares else Bundle()
         return up.replace(model=ctx.shared(net)), kept
 
     def _keeps_previous(self, stage: str) -> bool:
