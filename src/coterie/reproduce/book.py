@@ -50,6 +50,11 @@ def judged(plan: Plan, outcome: Outcome) -> list[Finding]:
     return claims.test(recipe.claims, plan, outcome, lambda value: shown(recipe, value))
 
 
+def _beside(folders: Sequence[str]) -> list[str]:
+    """Run directories as seen from the folder that outcomes and runs share."""
+    return ["/".join(Path(folder).parts[-2:]) for folder in folders]
+
+
 def to_json(plan: Plan, outcome: Outcome, findings: Sequence[Finding]) -> bytes:
     """All figures, accuracies as fractions, with the curves."""
     recipe = plan.recipe
@@ -58,7 +63,7 @@ def to_json(plan: Plan, outcome: Outcome, findings: Sequence[Finding]) -> bytes:
             "name": column.name,
             "target": outcome.targets.get(column.name),
             "rows": [
-                {**asdict(entry), "ratio": entry.ratio}
+                {**asdict(entry), "ratio": entry.ratio, "folders": _beside(entry.folders)}
                 for entry in (outcome.entry(row.name, column.name) for row in plan.rows)
             ],
         }
