@@ -84,6 +84,7 @@ def test_a_recipe_becomes_an_outcome_and_is_kept(
     assert "[5/5] FedProx, accuracy, seed 1: accuracy 0." in said
     assert "FedProx is above FedAvg" in said and "kept in out/tiny-smoke" in said
     assert sorted(p.name for p in (tmp_path / "out" / "tiny-smoke").iterdir()) == [
+        "curves-accuracy.svg",
         "outcome.json",
         "report.html",
         "table.md",

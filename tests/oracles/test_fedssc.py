@@ -341,10 +341,11 @@ def test_a_device_receives_others_vectors_unless_it_is_the_only_owner() -> None:
         assert rows_of(zs[0], list(vectors[:, 0])) != [1]
         assert known.all()
         np.testing.assert_allclose(zs[1], vectors[1, 1], rtol=1e-6)
-    zs, _ = draw(vectors, counts, clients, 0, "all", np.random.default_rng(0), True)
+    zs, _ = draw(vectors, counts, clients, 0, 9, np.random.default_rng(0), True)
     np.testing.assert_allclose(zs[0], vectors[[0, 2], 0].mean(dim=0), rtol=1e-5, atol=1e-6)
-    zs, _ = draw(vectors, counts, clients, 0, "all", np.random.default_rng(0), False)
-    np.testing.assert_allclose(zs[0], vectors[:, 0].mean(dim=0), rtol=1e-5, atol=1e-6)
+    for exclude_self in (True, False):  # Algorithm 1: the mean over all who own the class
+        zs, _ = draw(vectors, counts, clients, 0, "all", np.random.default_rng(0), exclude_self)
+        np.testing.assert_allclose(zs[0], vectors[:, 0].mean(dim=0), rtol=1e-5, atol=1e-6)
     found = {
         tuple(
             rows_of(

@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.core.bundle import Bundle, ClientState, Payload, ServerState
+from coterie.core.errors import ConfigError
 from coterie.core.task import Reply, Round, Stage
 from coterie.kit import stock
 from coterie.kit.context import ClientContext, ServerContext
@@ -78,6 +79,15 @@ class FedProc(Method):
     )
 
     model = stock.global_model
+
+    def __post_init__(self) -> None:
+        if self.schedule != "fixed" and self.alpha != 0.5:
+            raise ConfigError(
+                f"method.alpha = {self.alpha} of fedproc needs method.schedule = 'fixed'; under "
+                f"{self.schedule!r} it follows from the round"
+            )
+        if self.schedule != "two-stage" and self.stage1_fraction != 0.9:
+            raise ConfigError("method.stage1_fraction of fedproc needs schedule = 'two-stage'")
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         """One stretch of training; what needs prototypes from the start extracts them first."""

@@ -75,15 +75,16 @@ def draw(
     """For every class the mean of k pool entries, and which classes have one.
 
     `vectors` is (entries, classes, width), `counts` says which of them are shared, `clients` whose
-    they are. Where there are fewer than k entries all are averaged.
+    they are. Where there are fewer than k entries all are averaged; `all` takes everybody's, also
+    the receiver's own.
     """
     classes, width = vectors.shape[1:]
     zs, known = torch.zeros(classes, width), torch.zeros(classes, dtype=torch.bool)
     for label in range(classes):
         shared = torch.nonzero(counts[:, label] > 0).flatten()
-        others = (
-            shared[clients[shared] != client] if exclude_self and client is not None else shared
-        )
+        others = shared
+        if exclude_self and client is not None and k != "all":
+            others = shared[clients[shared] != client]
         usable = (others if len(others) else shared).numpy()
         wanted = len(usable) if k == "all" else min(k, len(usable))
         if wanted:
@@ -137,6 +138,8 @@ class FedSSC(Method):
 
     def __post_init__(self) -> None:
         nothing = self.mu_glob == 0 or (self.k_shared == 0 and not self.local_pairs)
+        if not self.two_stage and (self.stage1, self.stage1_fraction) != ("glob", 0.9):
+            raise ConfigError("method.stage1 and stage1_fraction of fedssc need two_stage = true")
         if self.two_stage and nothing:
             raise ConfigError(
                 "method.two_stage = true of fedssc trains the representation by what is shared: "

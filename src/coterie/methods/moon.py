@@ -23,6 +23,7 @@ from typing import Literal, final
 from torch.nn import functional as F
 
 from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
+from coterie.core.errors import ConfigError
 from coterie.kit import stock
 from coterie.kit.context import ClientContext
 from coterie.kit.fields import NonNegative, Positive, PositiveCount
@@ -43,6 +44,13 @@ class MOON(Method):
     buffer: PositiveCount = 1  # how many previous models a client keeps
     first: Literal["skip", "random_init"] = "skip"  # a client without a previous model
     term: Literal["contrast", "l2"] = "contrast"
+
+    def __post_init__(self) -> None:
+        if self.term == "l2" and (self.buffer, self.first) != (1, "skip"):
+            raise ConfigError(
+                "method.term = 'l2' of moon keeps no previous model: leave method.buffer and "
+                "method.first out"
+            )
 
     init = stock.start_from_net
     broadcast = stock.send_model

@@ -123,6 +123,14 @@ def _peak(claim: Claim, columns: Sequence[str], outcome: Outcome, show: Show) ->
         yield _Result(fine, _alone(entry, show), _sure(entry, outcome))
 
 
+def _counted(outcome: Outcome, entry: Entry) -> Sequence[float]:
+    """Rounds by seed; one where they are no measurement: the reference's to its own accuracy."""
+    column = next((c for c in outcome.recipe.columns if c.name == entry.column), None)
+    own = outcome.recipe.scales[outcome.scale].target or (column.target if column else None)
+    itself = entry.row == outcome.recipe.reference and own == "reference"
+    return entry.counted_rounds[:1] if itself else entry.counted_rounds
+
+
 def _faster(claim: Claim, columns: Sequence[str], outcome: Outcome) -> Finding:
     """Fewer rounds to the target, beyond the spread; never is more than any number."""
     results = []
@@ -130,8 +138,8 @@ def _faster(claim: Claim, columns: Sequence[str], outcome: Outcome) -> Finding:
         first, second = (outcome.entry(row, column) for row in (claim.above, claim.below))
         if not any(one is not None for one in (*first.rounds, *second.rounds)):
             return Finding(claim.text, UNTESTED, f"{column}: neither came to a target")
-        usual = outcome.entry(outcome.recipe.reference, column).counted_rounds
-        apart = spread(first.counted_rounds, second.counted_rounds, usual)
+        usual = outcome.entry(outcome.recipe.reference, column)
+        apart = spread(*(_counted(outcome, entry) for entry in (first, second, usual)))
         fewer = statistics.fmean(second.counted_rounds) - statistics.fmean(first.counted_rounds)
         words = f"{column}: {rounds_in_words(first)} against {rounds_in_words(second)} rounds"
         results.append(_Result(fewer > (apart or 0.0), words, apart is not None))

@@ -136,8 +136,23 @@ def make(recipe: Recipe, name: str, gpu: bool | None = None, seeds: int | None =
     plan = Plan(recipe, name, cells, left_out, tuple(columns), tuple(rows), seeds)
     for cell in cells:
         for point in cell.points:
-            plan.config(cell, point, 0)
+            _check(plan, cell, plan.config(cell, point, 0))
     return plan
+
+
+def _check(plan: Plan, cell: Cell, config: Config) -> None:
+    """What would only show after the run."""
+    at, rounds, features = cell.column.at, config.run.rounds, plan.recipe.features
+    if at is not None and at > rounds:
+        raise ConfigError(
+            f"{plan.recipe.source}: {cell.name}: at = {at} is beyond its {rounds} rounds"
+        )
+    clients = config.tables["partition"].get("clients")
+    if features is not None and clients is not None and max(features.clients) >= clients:
+        raise ConfigError(
+            f"{plan.recipe.source}: features.clients = {max(features.clients)}, but there are "
+            f"{clients} clients, counted from 0"
+        )
 
 
 def _points(

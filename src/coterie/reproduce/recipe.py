@@ -256,9 +256,17 @@ def _check(recipe: Recipe) -> None:
     for name, scale in recipe.scales.items():
         for named in scale.rows:
             _known(f"scale.{name}.rows", named, rows)
+        if scale.rows and recipe.reference not in scale.rows:
+            raise ConfigError(f"scale.{name}.rows lacks the reference {recipe.reference!r}")
         for named in scale.columns:
             _known(f"scale.{name}.columns", named, columns)
     for row in recipe.rows:
+        top = 1.0 if recipe.unit == "fraction" else 100.0
+        for column, printed in {**row.value, **row.spread}.items():
+            if not 0.0 <= printed <= top:
+                raise ConfigError(
+                    f"row {row.name!r}: {printed} of {column!r} is no accuracy as a {recipe.unit}"
+                )
         for key in ("value", "spread", "rounds", "seconds"):
             for column in getattr(row, key):
                 _known(f"row {row.name!r}: {key}", column, columns)
@@ -266,6 +274,8 @@ def _check(recipe: Recipe) -> None:
             for key, values in grid.items():
                 if not values:
                     raise ConfigError(f"row {row.name!r}: grid of {key!r} has no value")
+                if any(values.count(value) > 1 for value in values):
+                    raise ConfigError(f"row {row.name!r}: grid of {key!r} has a value twice")
     for claim in recipe.claims:
         _check_claim(claim, rows, columns)
     for named in recipe.features.rows if recipe.features else ():
@@ -283,6 +293,8 @@ def _check_claim(claim: Claim, rows: Sequence[str], columns: Sequence[str]) -> N
         _known(f"{title}: below", claim.below, rows)
     if claim.kind == "peak":
         _known(f"{title}: at", claim.at, columns)
+    if claim.kind == "closer" and claim.margin == 0:
+        raise ConfigError(f"{title} of kind 'closer' needs a 'margin' above 0")
 
 
 def _unique(what: str, names: Sequence[str]) -> Sequence[str]:

@@ -9,6 +9,7 @@ from coterie.reproduce.recipe import Recipe
 
 WITHIN, DIRECTION, NOT, FAILED = "within", "direction", "not reproduced", "failed"
 ONE_SEED = " (one seed)"
+_ROUNDING = 1e-9  # 0.71 - 0.70 is one point, whatever the last bits say
 _CLOSE = {"accuracy": 0.01, "time": 0.05}  # how far from the paper is still within
 
 
@@ -39,29 +40,28 @@ def verdict(recipe: Recipe, scale: str, entry: Entry, reference: Entry | None) -
         return NONE
     if entry.mean is None:
         return FAILED if entry.failures else NONE
-    against = reference.values if reference and recipe.measure == "accuracy" else entry.values
-    apart = spread(entry.values, against, against)
+    apart = entry.deviation  # a ratio of times is one to the reference already
+    if recipe.measure == "accuracy":
+        against = reference.values if reference else entry.values
+        apart = spread(entry.values, against, against)
     mark = ONE_SEED if apart is None else ""
-    if scale == "paper":
-        own = entry.paper_spread if recipe.measure == "accuracy" else entry.deviation
-        if abs(entry.mean - entry.paper) <= max(_CLOSE[recipe.measure], own or 0.0):
-            return WITHIN + mark
-    if not itself and _same_direction(recipe, entry, reference, apart or 0.0):
+    tolerance = max(_CLOSE[recipe.measure], entry.paper_spread or 0.0) + _ROUNDING
+    if scale == "paper" and abs(entry.mean - entry.paper) <= tolerance:
+        return WITHIN + mark
+    if not itself and _same_direction(entry, reference, apart or 0.0):
         return DIRECTION + mark
     if not itself and (reference is None or reference.mean is None or reference.paper is None):
         return NONE
     return NOT + mark
 
 
-def _same_direction(recipe: Recipe, entry: Entry, reference: Entry | None, apart: float) -> bool:
+def _same_direction(entry: Entry, reference: Entry | None, apart: float) -> bool:
     """Whether ours differs from the reference as the paper's does, beyond the spread."""
     if reference is None or None in (entry.mean, entry.paper, reference.mean, reference.paper):
         return False
     assert entry.mean is not None and entry.paper is not None
     assert reference.mean is not None and reference.paper is not None
     ours, theirs = entry.mean - reference.mean, entry.paper - reference.paper
-    if recipe.measure == "time":
-        return ours * theirs > 0
     if math.isclose(theirs, 0.0, abs_tol=1e-9):
         return abs(ours) <= apart
     return ours * theirs > 0 and abs(ours) > apart

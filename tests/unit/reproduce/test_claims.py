@@ -96,6 +96,19 @@ def test_never_is_more_than_any_number_of_rounds() -> None:
     assert nobody.verdict == "not tested here"
 
 
+def test_the_reference_is_no_measurement_of_its_own_accuracy() -> None:
+    values = {**SURE, ("FedProx", "one"): [0.70]}
+    some = tables(claim=[{"text": "so", "kind": "faster", "above": "FedProx", "below": "FedAvg"}])
+    some["column"] = [{"name": "one", "target": "reference"}]
+    for row in some["row"]:
+        row["value"] = {}
+        row.pop("rounds", None)
+        row.pop("spread", None)
+    plan = make(parse(some), "paper")
+    (found,) = claims.test(plan.recipe.claims, plan, concluded(plan, values), str)
+    assert found.verdict == "holds (one seed)"
+
+
 def test_what_was_not_run_is_not_tested() -> None:
     partly = {key: value for key, value in SURE.items() if key != ("FedProx", "two")}
     found = finding(partly, below="FedAvg")

@@ -21,7 +21,7 @@ def test_a_recipe_is_read_with_its_defaults() -> None:
     assert list(found.scales) == ["paper", "smoke"]
     assert (found.measure, found.metric, found.choose) == ("accuracy", "accuracy", "test")
     assert found.fraction(65.0) == 0.65
-    assert recipe(unit="fraction").fraction(0.65) == 0.65
+    assert dataclasses.replace(found, unit="fraction").fraction(0.65) == 0.65
 
 
 def test_without_columns_there_is_one() -> None:
@@ -107,3 +107,33 @@ def test_every_key_is_on_the_page(kind: type) -> None:
     made_of = {"name", "source", *tables} if kind is Recipe else set()
     for item in dataclasses.fields(kind):
         assert item.name in made_of or f"`{item.name}`" in page(), item.name
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"unit": "fraction"}, "60.0 of 'one' is no accuracy as a fraction"),
+        ({"reference": "FedProx", "scale": {"smoke": {"rows": ["FedAvg"]}}}, "lacks the reference"),
+    ],
+)
+def test_what_would_only_show_after_the_runs_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse({**tables(), **change})
+
+
+def test_a_grid_has_no_value_twice_and_closeness_a_margin() -> None:
+    some = tables()
+    some["row"][1]["grid"] = {"method.mu": [0.1, 0.1]}
+    with pytest.raises(ConfigError, match="has a value twice"):
+        parse(some)
+    some = tables()
+    some["claim"] = [{"text": "so", "kind": "closer", "above": "FedProx", "below": "FedAvg"}]
+    with pytest.raises(ConfigError, match="needs a 'margin' above 0"):
+        parse(some)
+
+
+def test_a_value_is_not_read_beyond_the_end_of_a_run() -> None:
+    some = tables()
+    some["column"][0]["at"] = 5000
+    with pytest.raises(ConfigError, match="at = 5000 is beyond its"):
+        make(parse(some), "smoke")

@@ -1,5 +1,6 @@
 """Verdicts, spreads, rounds to a target, speedups, ratios of time."""
 
+import dataclasses
 import math
 from pathlib import Path
 from statistics import fmean, stdev
@@ -15,7 +16,7 @@ from coterie.reproduce.outcome import conclude
 from coterie.reproduce.plan import make
 from coterie.reproduce.recipe import parse
 from coterie.reproduce.run import Found, wanted
-from coterie.reproduce.verdict import spread, verdict
+from coterie.reproduce.verdict import deviation, spread, verdict
 
 
 def test_the_spread_of_a_difference() -> None:
@@ -191,3 +192,29 @@ def test_what_is_not_run_yet_is_left_open() -> None:
     assert (outcome.finished, outcome.total) == (1, 8)
     assert outcome.entry("FedProx", "one").mean is None
     assert outcome.entry("FedProx", "one").verdict == "-"
+
+
+def printed(row: str, values: tuple[float, ...], paper: float) -> Entry:
+    """An entry with these values, and what the paper prints."""
+    mean = fmean(values)
+    return Entry(row, "one", len(values), values, mean, deviation(values), paper)
+
+
+def test_one_point_is_within_whatever_the_last_bits() -> None:
+    usual = printed("FedAvg", (0.60, 0.60), 0.60)
+    for ours, theirs in ((0.71, 0.70), (0.70, 0.69), (0.31, 0.30)):
+        assert (
+            verdict(recipe(), "paper", printed("FedProx", (ours, ours), theirs), usual) == "within"
+        )
+
+
+def test_a_noisy_ratio_of_times_is_no_direction() -> None:
+    timed = dataclasses.replace(recipe(), measure="time")
+    usual = printed("FedAvg", (1.0, 1.0), 1.0)
+    noisy, clear = printed("FedProx", (0.7, 1.5), 1.04), printed("FedProx", (1.05, 1.07), 1.4)
+    assert verdict(timed, "laptop", noisy, usual) == "not reproduced"
+    assert verdict(timed, "laptop", clear, usual) == "direction"
+    assert verdict(timed, "paper", printed("FedProx", (0.5, 2.9), 1.1), usual) == "not reproduced"
+    assert (
+        verdict(timed, "laptop", printed("FedProx", (1.2,), 1.4), usual) == "direction (one seed)"
+    )
