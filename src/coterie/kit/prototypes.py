@@ -17,7 +17,7 @@ from coterie.core.bundle import Tensors
 from coterie.core.task import Stage
 from coterie.kit.context import ClientContext
 from coterie.kit.losses import class_sums
-from coterie.kit.objective import Batch
+from coterie.kit.objective import Batch, Loss
 from coterie.nets.heads import Network
 
 Transform = Literal["test", "train"]
@@ -89,6 +89,17 @@ def two_stages(rounds: int, fraction: float) -> tuple[Stage, ...]:
     first = min(max(1, round(fraction * rounds)), max(1, rounds - 1))
     stages = (Stage(EXTRACT, 1), Stage(FEATURES, first), Stage(CLASSIFIER, rounds - first))
     return tuple(stage for stage in stages if stage.rounds)
+
+
+def classification(net: Network, batch: Batch) -> Loss:
+    """Cross-entropy, recorded as the term `class`."""
+    return Loss.sum({"class": F.cross_entropy(net(batch.x).logits, batch.y)})
+
+
+def require_some(known: Tensor, remedy: str) -> None:
+    """Without cross-entropy and without any class representation nothing would be trained."""
+    if not bool(known.any()):
+        raise ValueError(f"no class has a representation to train towards; {remedy}")
 
 
 def all_but_classifier(net: Network) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ from coterie.kit.prototypes import (
     all_but_classifier,
     nothing_known,
     represent,
+    require_some,
     two_stages,
 )
 from coterie.nets.heads import Network, Outputs
@@ -142,6 +143,8 @@ class FedProc(Method):
 
     def _train(self, ctx: ClientContext, net: Network, down: Payload) -> None:
         known = down["known"]["valid"]
+        if ctx.round.stage == FEATURES:
+            require_some(known, "the round of extraction had no answer")
         alpha = self._alpha(ctx.round, bool(known.any()))
         device = next(net.parameters()).device
         prototypes, known = down["prototypes"]["c"].to(device), known.to(device)

@@ -47,8 +47,10 @@ from coterie.kit.prototypes import (
     EXTRACT,
     FEATURES,
     all_but_classifier,
+    classification,
     nothing_known,
     represent,
+    require_some,
     two_stages,
 )
 from coterie.nets.heads import Network
@@ -200,7 +202,7 @@ class FedSSC(Method):
         """Train by the loss of the round; then the class means and the model are kept and sent."""
         net, stage = ctx.net(down["model"]), ctx.round.stage
         if stage == CLASSIFIER:
-            train(ctx, net, ctx.objective.loss, only=("classifier",))
+            train(ctx, net, classification, only=("classifier",))
             return Bundle({"model": ctx.shared(net)}), state
         if stage != EXTRACT:
             self._train(ctx, net, down, state)
@@ -234,6 +236,8 @@ class FedSSC(Method):
             contrasts = previous is not None
         glob = ctx.frozen(down["model"]) if contrasts else None
         weight, zs, known = self._shared(ctx, net)
+        if stage == FEATURES and not self.local_pairs:
+            require_some(known, f"lower method.min_count (now {self.min_count})")
 
         def loss(net: Network, batch: Batch) -> Loss:
             outputs = net(batch.x)
