@@ -32,7 +32,7 @@ app.command("download")(download.download)
 app.command("list")(listing.show)
 app.command("doctor")(doctor.doctor)
 
-_BROKEN_PIPE = 141
+_BROKEN_PIPE, _INTERRUPTED = 141, 130
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -61,10 +61,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     try:
         result = app(arguments, standalone_mode=False)
         code = result if isinstance(result, int) else 0
+        if code == _INTERRUPTED:  # typer turns an interrupt between runs into a code
+            code = _say("interrupted", code)
     except BrokenPipeError:
         code = _BROKEN_PIPE
     except KeyboardInterrupt:
-        code = _say("interrupted", 130)
+        code = _say("interrupted", _INTERRUPTED)
     except Exception as error:
         if "--debug" in arguments:
             traceback.print_exc()

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
@@ -70,6 +71,12 @@ class Partition:
     def clients(self) -> tuple[int, ...]:
         """The clients in their order."""
         return tuple(self.train)
+
+    def file_name(self, client: int) -> str:
+        """Of a client's own model: its name, or its number where that cannot be, or is shared."""
+        name = self.names[self.clients.index(client)]
+        usable = Path(name).name == name and self.names.count(name) == 1
+        return f"{name if usable else client}.safetensors"
 
     def sizes(self) -> dict[int, int]:
         """How many training samples every client has."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.core.bundle import Tensors
+from coterie.core.bundle import ServerState, Tensors
 from coterie.core.task import Stage
 from coterie.kit.context import ClientContext
 from coterie.kit.losses import class_sums
@@ -100,6 +100,15 @@ def require_some(known: Tensor, remedy: str) -> None:
     """Without cross-entropy and without any class representation nothing would be trained."""
     if not bool(known.any()):
         raise ValueError(f"no class has a representation to train towards; {remedy}")
+
+
+def only_classifier(before: ServerState, after: ServerState) -> ServerState:
+    """A new state with the old representation: a server optimiser's momentum stops too."""
+    model = {
+        name: tensor if name.startswith("classifier.") else before["model"][name]
+        for name, tensor in after["model"].items()
+    }
+    return after.replace(model=model)
 
 
 def all_but_classifier(net: Network) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ from coterie.kit.prototypes import (
     Transform,
     all_but_classifier,
     nothing_known,
+    only_classifier,
     represent,
     require_some,
     two_stages,
@@ -201,4 +202,7 @@ class FedProc(Method):
                 known={"valid": known | seen},
             )
             ctx.metrics["classes_known"] = float((known | seen).sum())
-        return ctx.step(server, reduced["model"]) if "model" in reduced.groups else server
+        if "model" not in reduced.groups:
+            return server
+        moved = ctx.step(server, reduced["model"])
+        return only_classifier(server, moved) if ctx.round.stage == CLASSIFIER else moved

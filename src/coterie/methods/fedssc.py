@@ -49,6 +49,7 @@ from coterie.kit.prototypes import (
     all_but_classifier,
     classification,
     nothing_known,
+    only_classifier,
     represent,
     require_some,
     two_stages,
@@ -304,7 +305,10 @@ class FedSSC(Method):
             pool = self._with_stale(fresh, server["pool"])
             server = server.replace(pool=pool)
             ctx.metrics["classes_shared"] = float((pool["counts"].sum(dim=0) > 0).sum())
-        return ctx.step(server, reduced["model"]) if "model" in reduced.groups else server
+        if "model" not in reduced.groups:
+            return server
+        moved = ctx.step(server, reduced["model"])
+        return only_classifier(server, moved) if ctx.round.stage == CLASSIFIER else moved
 
     def _with_stale(self, fresh: Tensors, old: Tensors) -> Tensors:
         """This round's pool; for classes that nobody shared, the entries of the last that had."""

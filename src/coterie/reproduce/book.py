@@ -1,10 +1,12 @@
 """The files of an outcome: `outcome.json`, `table.md`, `report.html` and the curves as SVG."""
 
 import json
+import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import coterie
 from coterie.engine.files import replace_durably
 from coterie.reproduce import claims
 from coterie.reproduce.claims import Finding
@@ -50,6 +52,16 @@ def judged(plan: Plan, outcome: Outcome) -> list[Finding]:
     return claims.test(recipe.claims, plan, outcome, lambda value: shown(recipe, value))
 
 
+def commit() -> str:
+    """The commit of the package, where it is run from a clone; else nothing."""
+    asked = ["git", "-C", str(Path(coterie.__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
 def _beside(folders: Sequence[str]) -> list[str]:
     """Run directories as seen from the folder that outcomes and runs share."""
     return ["/".join(Path(folder).parts[-2:]) for folder in folders]
@@ -73,6 +85,8 @@ def to_json(plan: Plan, outcome: Outcome, findings: Sequence[Finding]) -> bytes:
         "recipe": recipe.name,
         "scale": plan.scale,
         "command": command(plan),
+        "version": coterie.__version__,
+        "commit": commit(),
         "paper": recipe.paper,
         "measure": recipe.measure,
         "metric": recipe.metric,

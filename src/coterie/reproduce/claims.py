@@ -30,6 +30,8 @@ def test(claims: Sequence[Claim], plan: Plan, outcome: Outcome, show: Show) -> l
 
 def _test(claim: Claim, plan: Plan, outcome: Outcome, show: Show) -> Finding:
     columns, missing = _columns(claim, plan, outcome)
+    if plan.scale == "smoke":
+        missing = "the smoke scale says nothing about the paper"
     if missing:
         return Finding(claim.text, UNTESTED, missing)
     if claim.kind == "faster":

@@ -103,7 +103,9 @@ def _alike(config: Config) -> str:
     """What two runs share whose steps take the same time."""
     tables = config.tables
     local = {k: v for k, v in tables["local"].items() if k not in ("epochs", "steps", "lr")}
-    chosen = tables["method"]["name"], tables["objective"], tables["net"], local
+    # of a weight it matters only whether its term is there at all
+    method = {k: v > 0 if isinstance(v, float) else v for k, v in tables["method"].items()}
+    chosen = method, tables["objective"], tables["net"], local
     return json.dumps([*chosen, tables["data"], tables["partition"], config.run.device])
 
 

@@ -84,10 +84,11 @@ def _of(panels: Sequence[Panel], row: str) -> list[tuple[int, Panel]]:
 def _row(found: Found, name: str, wanted: Features) -> list[Panel]:
     """The panels of a row: a local model for every client, and the global model if there is one."""
     cell = next((c for c in found.plan.cells if c.row.name == name), None)
-    runs = found.of(cell, cell.points[0]) if cell else {}
-    if cell is None or 0 not in runs or runs[0].failure:
+    point = found.chosen(cell) if cell else None
+    runs = found.of(cell, point) if cell and point else {}
+    if cell is None or point is None or 0 not in runs or runs[0].failure:
         raise RunFailed(f"there is no finished run of {name} to take features from")
-    config = found.plan.config(cell, cell.points[0], 0)
+    config = found.plan.config(cell, point, 0)
     folder = Path(runs[0].folder)
     with TemporaryDirectory() as scratch, exact.exact_arithmetic():
         experiment = prepare(config, Path(scratch))
@@ -111,8 +112,7 @@ def local_models(
         if client not in partition.clients:
             raise ConfigError(f"features.clients = {client}: there is no such client")
     if experiment.parts.method.has_personal():
-        names = dict(zip(partition.clients, partition.names, strict=True))
-        return {c: load_file(folder / "personal" / f"{names[c]}.safetensors") for c in clients}
+        return {c: load_file(folder / "personal" / partition.file_name(c)) for c in clients}
     return {client: _trained(experiment, folder, client) for client in clients}
 
 

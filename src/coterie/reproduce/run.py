@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coterie.config import Config
-from coterie.core.errors import ConfigError, CoterieError, Interrupted, RunFailed
+from coterie.core.errors import CheckpointError, ConfigError, CoterieError, Interrupted, RunFailed
 from coterie.engine import rundir
 from coterie.engine.record import MetricsFile, Recorder, RoundEvent
 from coterie.report.words import counted
@@ -163,10 +163,22 @@ def _figures(trial: Trial, found: Found, watch: Watch) -> Figures:
 
 def _history(trial: Trial, watch: Watch) -> Sequence[RoundEvent]:
     if trial.kept:
-        return MetricsFile(trial.folder / "metrics.jsonl").read()
+        return _kept(trial.folder)
     with watch(trial) as recorders:
         result = execute(trial.config, trial.folder, resume=True, recorders=recorders)
     return result.history
+
+
+def _kept(folder: Path) -> Sequence[RoundEvent]:
+    """The rounds of a run that was finished before."""
+    remedy = f"{folder} is damaged; delete it, and it is run again"
+    try:
+        history = MetricsFile(folder / "metrics.jsonl").read()
+    except CheckpointError as error:
+        raise CheckpointError(f"{remedy}: {error}") from error
+    if not history:
+        raise CheckpointError(f"{remedy}: it has no rounds")
+    return history
 
 
 def _refuse_unfinished(trial: Trial) -> None:

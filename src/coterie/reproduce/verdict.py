@@ -21,7 +21,7 @@ def deviation(values: Sequence[float]) -> float | None:
 def spread(
     first: Sequence[float], second: Sequence[float], reference: Sequence[float] = ()
 ) -> float | None:
-    """The spread of the difference of two means; None where nothing has two seeds.
+    """The spread of the difference of two runs; None where nothing has two seeds.
 
     One value alone takes the deviation of the reference, else that of the other.
     """
@@ -36,6 +36,8 @@ def spread(
 def verdict(recipe: Recipe, scale: str, entry: Entry, reference: Entry | None) -> str:
     """What is to be said of an entry beside the paper's number."""
     itself = entry.row == recipe.reference
+    if scale == "smoke":  # it shows that everything runs, and nothing about the paper
+        return NONE
     if entry.paper is None or (itself and (scale != "paper" or recipe.measure == "time")):
         return NONE
     if entry.mean is None:

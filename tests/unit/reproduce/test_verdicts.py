@@ -34,12 +34,12 @@ def test_the_spread_of_a_difference() -> None:
         ("paper", [0.635], [0.60], "within (one seed)"),  # the paper's own spread is 0.02
         ("paper", [0.70], [0.60], "direction (one seed)"),
         ("paper", [0.50], [0.60], "not reproduced (one seed)"),
-        ("smoke", [0.65], [0.60], "direction (one seed)"),
-        ("smoke", [0.55], [0.60], "not reproduced (one seed)"),
-        ("smoke", [0.64, 0.66], [0.59, 0.61], "direction"),
-        ("smoke", [0.60, 0.70], [0.55, 0.65], "not reproduced"),  # inside the spread
-        ("smoke", [0.65], [0.55, 0.65], "not reproduced"),  # the reference's spread counts
-        ("smoke", [0.85], [0.55, 0.65], "direction"),
+        ("laptop", [0.65], [0.60], "direction (one seed)"),
+        ("laptop", [0.55], [0.60], "not reproduced (one seed)"),
+        ("laptop", [0.64, 0.66], [0.59, 0.61], "direction"),
+        ("laptop", [0.60, 0.70], [0.55, 0.65], "not reproduced"),  # inside the spread
+        ("laptop", [0.65], [0.55, 0.65], "not reproduced"),  # the reference's spread counts
+        ("laptop", [0.85], [0.55, 0.65], "direction"),
     ],
 )
 def test_a_verdict(scale: str, ours: list[float], reference: list[float], expected: str) -> None:
@@ -59,7 +59,7 @@ def test_the_reference_is_judged_at_the_scale_of_the_paper_only() -> None:
     assert verdict(recipe(), "paper", own, own) == "within (one seed)"
     far = entry("FedAvg", [0.5], paper=0.60)
     assert verdict(recipe(), "paper", far, far) == "not reproduced (one seed)"
-    assert verdict(recipe(), "smoke", own, own) == "-"
+    assert verdict(recipe(), "laptop", own, own) == "-"
 
 
 def test_no_verdict_without_a_number_of_the_paper_or_of_ours() -> None:
@@ -68,14 +68,14 @@ def test_no_verdict_without_a_number_of_the_paper_or_of_ours() -> None:
     assert verdict(recipe(), "paper", entry("FedProx", [], paper=0.6), reference) == "-"
     broken = entry("FedProx", [], paper=0.6, failures=("seed 0: diverged",))
     assert verdict(recipe(), "paper", broken, reference) == "failed"
-    assert verdict(recipe(), "smoke", entry("FedProx", [0.6], paper=0.6), None) == "-"
+    assert verdict(recipe(), "laptop", entry("FedProx", [0.6], paper=0.6), None) == "-"
 
 
 def test_equal_in_the_paper_is_equal_within_our_spread() -> None:
     reference = entry("FedAvg", [0.60, 0.62], paper=0.65)
     near, far = entry("FedProx", [0.62], paper=0.65), entry("FedProx", [0.7], paper=0.65)
-    assert verdict(recipe(), "smoke", near, reference) == "direction"
-    assert verdict(recipe(), "smoke", far, reference) == "not reproduced"
+    assert verdict(recipe(), "laptop", near, reference) == "direction"
+    assert verdict(recipe(), "laptop", far, reference) == "not reproduced"
 
 
 VALUES: Values = {
@@ -129,7 +129,7 @@ def test_ratios_of_time_are_taken_seed_by_seed() -> None:
     assert row.mean == pytest.approx(1.25) and row.paper == pytest.approx(1.2)
     assert row.verdict == "within"
     assert outcome.entry("FedAvg", "one").verdict == "-"
-    assert verdict(plan.recipe, "smoke", row, outcome.entry("FedAvg", "one")) == "direction"
+    assert verdict(plan.recipe, "laptop", row, outcome.entry("FedAvg", "one")) == "direction"
 
 
 def test_the_best_point_of_a_grid_stands_for_its_row() -> None:
