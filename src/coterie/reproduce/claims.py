@@ -8,7 +8,7 @@ from itertools import pairwise
 from coterie.reproduce.entries import Entry, Outcome
 from coterie.reproduce.plan import Plan
 from coterie.reproduce.recipe import Claim
-from coterie.reproduce.verdict import ONE_SEED, spread
+from coterie.reproduce.verdict import ONE_SEED, gap, spread
 
 HOLDS, FAILS, UNTESTED = "holds", "does not hold", "not tested here"
 Show = Callable[[float], str]
@@ -125,12 +125,13 @@ def _peak(claim: Claim, columns: Sequence[str], outcome: Outcome, show: Show) ->
         yield _Result(fine, _alone(entry, show), _sure(entry, outcome))
 
 
-def _counted(outcome: Outcome, entry: Entry) -> Sequence[float]:
+def _counted(outcome: Outcome, entry: Entry) -> dict[int, float]:
     """Rounds by seed; one where they are no measurement: the reference's to its own accuracy."""
     column = next((c for c in outcome.recipe.columns if c.name == entry.column), None)
     own = outcome.recipe.scales[outcome.scale].target or (column.target if column else None)
     itself = entry.row == outcome.recipe.reference and own == "reference"
-    return entry.counted_rounds[:1] if itself else entry.counted_rounds
+    rounds = entry.by_seed(entry.counted_rounds)
+    return dict(list(rounds.items())[:1]) if itself else rounds
 
 
 def _faster(claim: Claim, columns: Sequence[str], outcome: Outcome) -> Finding:
@@ -141,8 +142,8 @@ def _faster(claim: Claim, columns: Sequence[str], outcome: Outcome) -> Finding:
         if not any(one is not None for one in (*first.rounds, *second.rounds)):
             return Finding(claim.text, UNTESTED, f"{column}: neither came to a target")
         usual = outcome.entry(outcome.recipe.reference, column)
-        apart = spread(*(_counted(outcome, entry) for entry in (first, second, usual)))
-        fewer = statistics.fmean(second.counted_rounds) - statistics.fmean(first.counted_rounds)
+        ours, theirs, others = (_counted(outcome, entry) for entry in (first, second, usual))
+        fewer, apart = gap(theirs, ours, list(others.values()))
         words = f"{column}: {rounds_in_words(first)} against {rounds_in_words(second)} rounds"
         results.append(_Result(fewer > (apart or 0.0), words, apart is not None))
     return _finding(claim, all(result.fine for result in results), results)
@@ -164,12 +165,12 @@ def _difference(
     """Above minus below, the spread, and both in words."""
     first, second = (outcome.entry(row, column) for row in (claim.above, claim.below))
     usual = outcome.entry(outcome.recipe.reference, column)
-    apart = spread(first.values, second.values, usual.values)
-    difference = _mean(first) - _mean(second)
+    mine, theirs = first.by_seed(first.values), second.by_seed(second.values)
+    difference, apart = gap(mine, theirs, usual.values)
     words = f"{column}: {show(_mean(first))} against {show(_mean(second))}"
-    if apart is not None:
-        words += f" (spread {show(apart)})"
-    return difference, apart, words
+    sign = "+" if difference >= 0 else "-"
+    words += f", {sign}{show(abs(difference))} by seed"
+    return difference, apart, words if apart is None else f"{words} (spread {show(apart)})"
 
 
 def _alone(entry: Entry, show: Show) -> str:

@@ -4,7 +4,7 @@ All accuracies are fractions here, whatever the paper prints.
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coterie.reproduce.figures import Curve
@@ -42,11 +42,17 @@ class Entry:
     seconds: tuple[float, ...] = ()  # of a round, the median, by seed
     ratios: tuple[float, ...] = ()  # of these to the reference's, by seed
     verdict: str = NONE
+    numbers: tuple[int, ...] = ()  # of the seeds, in the order of the values; empty: from 0 on
     chosen: str = ""
     grid: tuple[Tried, ...] = ()
     failures: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     curve: Curve = ()
+
+    def by_seed(self, values: Sequence[float]) -> dict[int, float]:
+        """What was measured, by the number of the seed."""
+        numbers = self.numbers or range(len(values))
+        return dict(zip(numbers, values, strict=False))
 
     @property
     def ratio(self) -> float | None:

@@ -80,6 +80,7 @@ def _entry(
         speedup=_speedup(theirs, rounds) if target is not None else None,
         seconds=tuple(one.seconds for one in done),
         ratios=ratios,
+        numbers=tuple(one.seed for one in done),
         chosen=point.name if point else "",
         grid=_grid(found, cell),
         failures=_failures(found, cell),

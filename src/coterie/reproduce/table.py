@@ -8,6 +8,7 @@ from coterie.reproduce.difference import differences
 from coterie.reproduce.entries import Entry, Outcome
 from coterie.reproduce.plan import Plan
 from coterie.reproduce.recipe import Column, Recipe
+from coterie.reproduce.verdict import gap
 
 Line = Sequence[str]
 
@@ -49,6 +50,8 @@ def _sheet(plan: Plan, outcome: Outcome, column: Column) -> Sheet:
     timed = recipe.measure == "time"
     ours, theirs = ("time ratio", "paper's ratio") if timed else ("ours", "paper")
     head = ["", ours, "seeds", theirs]
+    if not timed:
+        head.insert(3, f"- {recipe.reference}, by seed")
     if target is not None:
         goal = shown(recipe, target)
         head += [f"rounds to {goal}", "paper's rounds", "speedup"]
@@ -57,6 +60,8 @@ def _sheet(plan: Plan, outcome: Outcome, column: Column) -> Sheet:
     for row in plan.rows:
         entry = outcome.entry(row.name, column.name)
         line = [row.name, _mean(recipe, entry), str(entry.seeds), _paper(plan, entry)]
+        if not timed:
+            line.insert(3, _against(recipe, entry, outcome.entry(recipe.reference, column.name)))
         if target is not None:
             speedup = f"{entry.speedup:.2f}" if entry.speedup is not None else "-"
             line += [rounds_in_words(entry), entry.paper_rounds or "-", speedup]
@@ -70,6 +75,19 @@ def _mean(recipe: Recipe, entry: Entry) -> str:
         return "failed" if entry.failures else "-"
     text = shown(recipe, entry.mean)
     return text if entry.deviation is None else f"{text} ± {shown(recipe, entry.deviation)}"
+
+
+def _against(recipe: Recipe, entry: Entry, reference: Entry) -> str:
+    """The mean difference from the reference on the seeds that both have."""
+    if entry.mean is None or reference.mean is None or entry.row == reference.row:
+        return "-"
+    mine, theirs = entry.by_seed(entry.values), reference.by_seed(reference.values)
+    common = mine.keys() & theirs.keys()
+    if not common:
+        return "-"
+    difference, apart = gap(mine, theirs)
+    text = f"{'+' if difference >= 0 else '-'}{shown(recipe, abs(difference))}"
+    return text if len(common) < 2 or apart is None else f"{text} ± {shown(recipe, apart)}"
 
 
 def _paper(plan: Plan, entry: Entry) -> str:

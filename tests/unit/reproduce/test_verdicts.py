@@ -37,7 +37,8 @@ def test_the_spread_of_a_difference() -> None:
         ("laptop", [0.65], [0.60], "direction (one seed)"),
         ("laptop", [0.55], [0.60], "not reproduced (one seed)"),
         ("laptop", [0.64, 0.66], [0.59, 0.61], "direction"),
-        ("laptop", [0.60, 0.70], [0.55, 0.65], "not reproduced"),  # inside the spread
+        ("laptop", [0.60, 0.70], [0.65, 0.55], "not reproduced"),  # inside the spread
+        ("laptop", [0.60, 0.70], [0.55, 0.65], "direction"),  # on every seed by as much
         ("laptop", [0.65], [0.55, 0.65], "not reproduced"),  # the reference's spread counts
         ("laptop", [0.85], [0.55, 0.65], "direction"),
     ],
