@@ -191,7 +191,7 @@ def test_a_run_that_fails_leaves_its_reason_and_the_others_go_on(
     assert said.err.startswith("coterie: 2 of 5 runs failed; FedProx, accuracy, seed 0: no client")
     assert len(said.err.splitlines()) == 1
     table = (tmp_path / "out/tiny-smoke/table.md").read_text()
-    assert "| FedProx | failed | 0 | 65.0 |" in table
+    assert "| FedProx | failed | 0 | - | 65.0 |" in table
     assert "- FedProx, accuracy, seed 0: no client's training stayed finite" in table
 
 

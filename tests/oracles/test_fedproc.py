@@ -1,4 +1,4 @@
-"""FedProc against Algorithm 1 and Eq. 2 to 5 written out sample by sample."""
+"""FedProc against Algorithm 1 and Eq. 2 to 5: local training, prototypes, payloads."""
 
 from pathlib import Path
 from typing import Any
@@ -6,96 +6,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_moon import COUNTS, WIDTH, Federation, assert_near, cosine, same
+from federation import (
+    CLASSES,
+    COUNTS,
+    SIZES,
+    WIDTH,
+    Tables,
+    assert_near,
+    cosine,
+    fedavg,
+    normal,
+    same,
+)
+from fedproc_loss import by_hand, extracted, fedproc, fedproc_on_images, knowing
 from torch import Tensor
-from torch.nn import functional as F
 
-from coterie.config import load
-from coterie.core.bundle import Bundle, Payload, ServerState, Tensors
-from coterie.core.task import Round
-from coterie.kit.objective import Batch
+from coterie.core.bundle import Bundle, Payload, ServerState
 from coterie.methods.fedproc import FedProc, alpha_at
-from coterie.nets.heads import Network
-
-CLASSES = len(COUNTS[0])
-SIZES = [sum(row) for row in COUNTS]
-Tables = dict[str, dict[str, Any]]
-
-
-def fedproc(folder: Path, tables: Tables | None = None, **fields: Any) -> Federation:
-    return Federation(folder, "fedproc", tables=tables, **fields)
-
-
-def fedavg(folder: Path, tables: Tables | None = None) -> Federation:
-    return Federation(folder, "fedavg", tables=tables)
-
-
-def fedproc_on_images(folder: Path, **fields: Any) -> Federation:
-    """The network of the paper's CIFAR-10: simple-cnn, 256 entries of z, ten classes."""
-    tables: Tables = {
-        "net": {"backbone": "simple-cnn", "projection": 256},
-        "data": {"augment": "crop-flip"},
-        "local": {"batch_size": 20},
-    }
-    return Federation(folder, "fedproc", [[2] * 10, [1] * 10], tables, (3, 32, 32), **fields)
-
-
-def normal(seed: int, *shape: int) -> Tensor:
-    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape)).float()
-
-
-def knowing(server: ServerState, c: Tensor, known: tuple[int, ...]) -> ServerState:
-    """A server that has prototypes of some classes."""
-    valid = torch.tensor([k in known for k in range(CLASSES)])
-    return server.replace(prototypes={"c": c}, known={"valid": valid})
-
-
-def gpc(z: Tensor, y: Tensor, c: Tensor, known: tuple[int, ...], tau: float, dot: bool) -> Tensor:
-    """Eq. 4: -log e^{s(z, c_y)/tau} / sum_k e^{s(z, c_k)/tau}, over the classes that are known."""
-    terms = []
-    for i, label in enumerate(y.tolist()):
-        if label in known:
-            powers = {}
-            for k in known:
-                s = z[i] @ c[k] / (c[k] @ c[k]).sqrt() if dot else cosine(z[i], c[k])
-                powers[k] = (s / tau).exp()
-            terms.append(-(powers[label] / torch.stack(list(powers.values())).sum()).log())
-    return torch.stack(terms).mean() if terms else torch.zeros((), dtype=torch.float64)
-
-
-def by_hand(
-    fed: Federation,
-    client: int,
-    place: Round,
-    server: ServerState,
-    alpha: float,
-    known: tuple[int, ...] = (0, 1, 2),
-    parts: tuple[str, ...] = ("backbone", "projector", "classifier"),
-) -> tuple[Tensors, float]:
-    """Eq. 2: alpha l_gpc + (1 - alpha) l_ce."""
-    method, c = fed.method, server["prototypes"]["c"].double()
-    assert isinstance(method, FedProc)
-
-    def loss(net: Network, batch: Batch) -> Tensor:
-        z = net(batch.x.double()).z
-        contrast = gpc(z, batch.y, c, known, method.tau, method.similarity == "dot")
-        assert net.classifier is not None
-        logits = net.classifier(z.detach() if method.ce_through == "classifier" else z)
-        return alpha * contrast + (1 - alpha) * F.cross_entropy(logits, batch.y)
-
-    return fed.trained(client, place, server["model"], loss, parts)
-
-
-def extracted(fed: Federation, client: int, weights: Tensors) -> tuple[np.ndarray, list[int]]:
-    """Sums and counts of z by class over a client's data: eval mode, test transform."""
-    z_of = fed.reference(weights)
-    sums, counts = np.zeros((CLASSES, WIDTH)), [0] * CLASSES
-    for batch in fed.shard(client).sweep():
-        z = z_of(batch).numpy()
-        for i, label in enumerate(batch.y.tolist()):
-            sums[label] += z[i]
-            counts[label] += 1
-    return sums, counts
 
 
 def upload(server: ServerState, sums: list[Tensor], counts: list[int]) -> Payload:
@@ -304,126 +231,6 @@ def test_a_class_that_nobody_brought_keeps_its_prototype(tmp_path: Path) -> None
     assert found["known"]["valid"].tolist() == [True, True, False]
 
 
-def test_the_train_transform_sees_other_pictures_of_the_same_samples(tmp_path: Path) -> None:
-    found = {}
-    for kind in ("test", "train"):
-        fed = fedproc_on_images(tmp_path, proto_transform=kind)
-        server, place = fed.start(), fed.place(0)
-        found[kind] = fed.update(0, place, fed.method.broadcast(server, place)).up
-    assert same(found["test"]["model"], found["train"]["model"])
-    assert [up["class_counts"]["n"].tolist() for up in found.values()] == [[2] * 10] * 2
-    sums = [up["class_sums"]["c"] for up in found.values()]
-    assert not torch.allclose(sums[0], sums[1], rtol=1e-3)
-    (batch,) = fed.shard(0).sweep()
-    z = fed.reference(found["test"]["model"])(batch)
-    rows = [z[batch.y == k].sum(dim=0) for k in range(10)]
-    np.testing.assert_allclose(sums[0], torch.stack(rows), rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("batch_size", [8, 11])
-def test_the_train_transform_is_the_authors_pass(batch_size: int, tmp_path: Path) -> None:
-    """In train mode, without a short last batch, moving BatchNorm statistics; in no other way."""
-    tables: Tables = {"net": {"norm": "bn"}, "local": {"batch_size": batch_size}}
-    plain, fed = fedproc(tmp_path, tables), fedproc(tmp_path, tables, proto_transform="train")
-    server, place = fed.start(), fed.place(0)
-    down = fed.method.broadcast(server, place)
-    whole, found = plain.update(1, place, down).up, fed.update(1, place, down).up
-    counts = found["class_counts"]["n"]
-    assert whole["class_counts"]["n"].tolist() == list(COUNTS[1])
-    assert counts.sum() == SIZES[1] // batch_size * batch_size
-    assert (counts <= whole["class_counts"]["n"]).all()
-    for name, tensor in found["model"].items():
-        moved = name.endswith(("running_mean", "running_var", "num_batches_tracked"))
-        assert torch.equal(tensor, whole["model"][name]) is not moved, name
-
-
-# -- rounds of other kinds
-
-
-def test_an_initial_extraction_moves_no_model_and_shifts_no_alpha(tmp_path: Path) -> None:
-    """c^0 from the initial model, then training from alpha = 1 on."""
-    tables: Tables = {"run": {"rounds": 4}, "net": {"norm": "bn"}}
-    fed = fedproc(tmp_path / "run", tables, round0="gpc_init")
-    start = fed.start()
-    history, servers = fed.run().history, fed.servers()
-    assert [event.stage for event in history] == ["extract", *["train"] * 4]
-    assert same(servers[0]["model"], start["model"])
-    total, owned = np.zeros((CLASSES, WIDTH)), np.zeros(CLASSES)
-    for client in range(len(COUNTS)):
-        sums, counts = extracted(fed, client, start["model"])
-        total, owned = total + sums, owned + counts
-    expected = total / owned[:, None]
-    np.testing.assert_allclose(servers[0]["prototypes"]["c"], expected, rtol=1e-4, atol=1e-5)
-    assert servers[0]["known"]["valid"].all()
-    alphas = [event.metrics["train_alpha"] for event in history[1:]]
-    assert alphas == pytest.approx([1.0, 0.75, 0.5, 0.25])
-    assert same(servers[1]["model"], start["model"], "classifier")  # no cross-entropy at alpha = 1
-    assert not same(servers[1]["model"], start["model"], "projector")
-
-
-def test_without_it_all_rounds_train(tmp_path: Path) -> None:
-    fed = fedproc(tmp_path / "run", {"run": {"rounds": 4}})
-    history = fed.run().history
-    assert [event.stage for event in history] == ["train"] * 4
-    alphas = [event.metrics["train_alpha"] for event in history[1:]]
-    assert alphas == pytest.approx([0.75, 0.5, 0.25])
-
-
-@pytest.mark.parametrize(("rounds", "first"), [(10, 9), (100, 90), (20, 18)])
-def test_two_stages_are_split_at_nine_tenths(rounds: int, first: int) -> None:
-    found = [(stage.name, stage.rounds) for stage in FedProc(schedule="two-stage").stages(rounds)]
-    assert found == [("extract", 1), ("features", first), ("classifier", rounds - first)]
-    half = FedProc(schedule="two-stage", stage1_fraction=0.5).stages(rounds)
-    assert [stage.rounds for stage in half] == [1, rounds // 2, rounds // 2]
-
-
-def test_two_stages_train_the_features_then_the_classifier(tmp_path: Path) -> None:
-    """Frozen parts keep their bits, BatchNorm statistics and weight decay included."""
-    tables: Tables = {
-        "run": {"rounds": 5},
-        "net": {"norm": "bn"},
-        "local": {"momentum": 0.9, "weight_decay": 0.1},
-    }
-    fed = fedproc(tmp_path / "run", tables, schedule="two-stage", stage1_fraction=0.6)
-    start = fed.start()
-    history = fed.run().history
-    assert [event.stage for event in history] == [
-        "extract",
-        *["features"] * 3,
-        *["classifier"] * 2,
-    ]
-    before = start["model"]
-    for event, server in zip(history, fed.servers(), strict=True):
-        moved = {
-            prefix: not same(server["model"], before, prefix)
-            for prefix in ("backbone", "projector", "classifier")
-        }
-        features = event.stage == "features"
-        assert moved == {
-            "backbone": features,
-            "projector": features,
-            "classifier": event.stage == "classifier",
-        }
-        before = server["model"]
-
-
-@pytest.mark.parametrize(
-    ("stage", "alpha", "parts"),
-    [("features", 1.0, ("backbone", "projector")), ("classifier", 0.0, ("classifier",))],
-)
-@pytest.mark.parametrize("norm", ["none", "bn"])
-def test_each_stage_has_one_loss(
-    norm: str, stage: str, alpha: float, parts: tuple[str, ...], tmp_path: Path
-) -> None:
-    fed = fedproc(tmp_path, {"net": {"norm": norm}}, schedule="two-stage")
-    place = fed.place(1, 5, stage, before=1)
-    server = knowing(fed.start(), normal(1, CLASSES, WIDTH), (0, 1, 2))
-    expected, value = by_hand(fed, 2, place, server, alpha, parts=parts)
-    answer = fed.update(2, place, fed.method.broadcast(server, place))
-    assert_near(answer.up["model"], expected, atol=1e-5)
-    assert answer.metrics["loss"] == pytest.approx(value, rel=1e-4)
-
-
 # -- payload and record
 
 
@@ -462,16 +269,3 @@ def test_the_defaults_are_those_of_the_equations() -> None:
     assert (method.alpha, method.alpha_horizon, method.stage1_fraction) == (0.5, 0, 0.9)
     assert (method.proto_agg, method.round0, method.proto_transform) == ("count", "ce", "test")
     assert method.ce_through == "all"
-
-
-@pytest.mark.parametrize("dataset", ["digits", "fashion-mnist", "cifar10"])
-def test_the_official_configuration_is_what_the_authors_code_does(dataset: str) -> None:
-    expected = FedProc(
-        similarity="dot",
-        proto_agg="count",
-        round0="ce",
-        alpha_horizon=100,
-        proto_transform="train",
-    )
-    assert load(f"{dataset}/fedproc-official").method == expected
-    assert load(f"{dataset}/fedproc").method == FedProc()

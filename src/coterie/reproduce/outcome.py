@@ -61,9 +61,9 @@ def _entry(
     ratios = _ratios(done, usual)
     values = ratios if recipe.measure == "time" else tuple(map(_value, done))
     rounds = tuple(_rounds(cell.column, one, target, itself) for one in done)
-    theirs = [_rounds(cell.column, one, target, itself=True) for one in usual]
-    if cell.column.target != "reference":
-        theirs = [_rounds(cell.column, one, target, itself=False) for one in usual]
+    own = cell.column.target == "reference"
+    shared = [one for one in usual if one.seed in {run.seed for run in done}] or usual
+    theirs = [_rounds(cell.column, one, target, itself=own) for one in shared]
     point = found.chosen(cell)
     return Entry(
         row.name,
