@@ -14,7 +14,7 @@ from coterie.core.errors import ConfigError, DataError
 from coterie.core.registry import Component
 from coterie.core.task import METHOD, Executor
 from coterie.data import datasets, partition
-from coterie.data.augment import CropFlip
+from coterie.data.augment import AUGMENTS
 from coterie.data.batches import DataShard
 from coterie.data.checks import NOBODY
 from coterie.data.datasets import Dataset
@@ -31,6 +31,7 @@ from coterie.executors.processes import Processes
 from coterie.executors.serial import Serial
 
 Given = tuple[Dataset, Partition]
+_SITES = (GIVEN, "sites")  # data.name of data that are not Coterie's to put together
 
 
 def _nothing() -> np.ndarray:
@@ -79,7 +80,7 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
     for other in config.executor.devices:
         _device("executor.devices", other)
     dataset, shares, held = _given(config, given) if given else _data(config)
-    _check_augment(config.data.augment, dataset.shape)
+    _check_augment(config.data.augment, dataset)
     if config.method.pooled:
         shares = shares.pooled()
     spec = Spec(
@@ -98,6 +99,7 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
     )
     experiment = Experiment(config, dataset, shares, spec, Parts(spec), held)
     _check_heads(experiment)
+    _check_pools(experiment)
     _check_cohort(experiment)
     return experiment
 
@@ -227,12 +229,10 @@ def _device(key: str, name: str) -> str:
     return name
 
 
-def _check_augment(name: str, shape: tuple[int, ...]) -> None:
-    if name != "none" and (len(shape) != 3 or min(shape[1:]) <= CropFlip.padding):
-        raise ConfigError(
-            f"data.augment = {name!r} takes images larger than {CropFlip.padding} pixels, the "
-            f"data has samples of shape {shape}; use data.augment = 'none'"
-        )
+def _check_augment(name: str, dataset: Dataset) -> None:
+    problem = AUGMENTS[name]().problem(dataset.x_train)
+    if problem:
+        raise ConfigError(f"data.augment = {name!r} {problem}; use data.augment = 'none'")
 
 
 def _check_heads(experiment: Experiment) -> None:
@@ -250,6 +250,16 @@ def _check_heads(experiment: Experiment) -> None:
                     f"evaluate.with = {name!r} needs a {head}, and objective.name = {objective!r} "
                     "has none: choose other evaluators"
                 )
+
+
+def _check_pools(experiment: Experiment) -> None:
+    """See that nothing asks sites for each other's data."""
+    for name, evaluator in experiment.parts.evaluators.items():
+        if evaluator.pools and experiment.config.data.name in _SITES:
+            raise ConfigError(
+                f"evaluate.with = {name!r} trains on the data of all clients together, and "
+                "those of sites stay where they are: use 'own_probe' or 'federated_probe'"
+            )
 
 
 def _check_cohort(experiment: Experiment) -> None:

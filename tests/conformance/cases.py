@@ -13,26 +13,48 @@ class Case:
     name: str
     changes: dict[str, dict[str, Any]] = field(default_factory=dict)
     zero: dict[str, dict[str, Any]] | None = None  # the setting in which it is FedAvg
+    plain: dict[str, dict[str, Any]] = field(default_factory=dict)  # what that FedAvg runs on
+    falls: str = "loss"  # the metric that goes down: on the test set, or `train_...`
 
 
-_OBJECTIVE: dict[str, str] = {}  # of a shipped method that does not take "supervised"
+def _views(objective: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Small images of which two views are taken, instead of the points of the toy problem."""
+    return {
+        "data": {"name": "digits", "root": "", "limit": 180, "augment": "resized-crop"},
+        "objective": objective,
+        "evaluate": {"with": ["knn", "personal_knn"], "metric": "knn"},
+    }
+
+
+_VIEWS: dict[str, dict[str, Any]] = {
+    "simsiam": {"name": "simsiam", "hidden": 16, "bottleneck": 4},
+    "simclr": {"name": "simclr", "hidden": 16},
+    "byol": {"name": "byol", "hidden": 16},
+    "byol-reset": {"name": "byol", "hidden": 16, "target": "reset", "momentum": 0.9},
+    "byol-aggregate": {"name": "byol", "hidden": 16, "target": "aggregate", "momentum": 0.9},
+    "swav": {"name": "swav", "hidden": 16, "prototypes": 12},
+}  # self-supervised objectives, each its [objective] table
+_UNLABELLED = ("la_ssfl", "maml_ssfl", "bilevel_ssfl", "per_ssfl")  # do not take "supervised"
 _ZERO: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "fedprox": {"mu": 0.0},
     "moon": {"mu": 0.0},
     "fedproc": {"schedule": "fixed", "alpha": 0.0},
     "fedssc": {"mu_moon": 0.0, "mu_glob": 0.0},
+    "la_ssfl": {},
+    "maml_ssfl": {"inner_lr": 0.0},
+    "bilevel_ssfl": {},
+    "per_ssfl": {},
 }  # of shipped methods, by name
 
 
 def _shipped() -> list[Case]:
     found = []
     for name in registry.names("methods"):
-        changes: dict[str, dict[str, Any]] = {"method": {"name": name}}
-        if name in _OBJECTIVE:
-            changes["objective"] = {"name": _OBJECTIVE[name]}
-        zero = {"method": {"name": name, **_ZERO[name]}} if name in _ZERO else None
-        found.append(Case(name, changes, zero))
+        plain = _views(_VIEWS["simsiam"]) if name in _UNLABELLED else {}
+        zero = {**plain, "method": {"name": name, **_ZERO[name]}} if name in _ZERO else None
+        falls = "train_loss" if name in _UNLABELLED else "loss"
+        found.append(Case(name, {**plain, "method": {"name": name}}, zero, plain, falls))
     return found
 
 
@@ -65,6 +87,31 @@ def _variants() -> list[Case]:
     return [Case(name, {"method": method}) for name, method in _VARIANTS.items()]
 
 
+def _unlabelled() -> list[Case]:
+    """Every self-supervised objective with FedAvg, and variants of the methods on top of them."""
+    found = {f"fedavg-{name}": _views(objective) for name, objective in _VIEWS.items()}
+    simsiam = _views(_VIEWS["simsiam"])
+    hessian_free = {"name": "maml_ssfl", "order": "hessian_free", "inner_lr": 0.01}
+    few = {"local": {"steps": 3, "batch_size": 8, "accumulate": 2}}
+    some = {"cohort": {"fraction": 0.5, "drop_before": 0.2, "drop_after": 0.2}}
+    norms = {"net": {"norm": "bn", "bn_buffers": "local"}}
+    found |= {
+        "la_ssfl-byol": {**_views(_VIEWS["byol"]), "method": {"name": "la_ssfl", "steps": 2}},
+        "maml_ssfl-hessian-free": {**simsiam, "method": hessian_free},
+        "maml_ssfl-swav": {**_views(_VIEWS["swav"]), "method": {"name": "maml_ssfl"}},
+        "bilevel_ssfl-byol": {**_views(_VIEWS["byol"]), "method": {"name": "bilevel_ssfl"}},
+        "bilevel_ssfl-sampled": {**simsiam, "method": {"name": "bilevel_ssfl"}, **some},
+        "per_ssfl-received": {**simsiam, "method": {"name": "per_ssfl", "anchor": "received"}},
+        "per_ssfl-independent-views": {
+            **simsiam,
+            "method": {"name": "per_ssfl", "independent_views": True},
+        },
+        "per_ssfl-steps": {**simsiam, "method": {"name": "per_ssfl"}, **few},
+        "per_ssfl-local-buffers": {**simsiam, "method": {"name": "per_ssfl"}, **norms},
+    }
+    return [Case(name, changes, falls="train_loss") for name, changes in found.items()]
+
+
 def _toys() -> list[Case]:
     following = {"objective": {"name": "toy_methods:Following"}}
     probe = {"evaluate": {"with": ["accuracy", "personal", "toy_methods:FederatedProbe"]}}
@@ -93,4 +140,4 @@ def _toys() -> list[Case]:
     ]
 
 
-CASES = [*_shipped(), *_variants(), *_toys()]
+CASES = [*_shipped(), *_variants(), *_unlabelled(), *_toys()]

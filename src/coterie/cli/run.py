@@ -1,7 +1,7 @@
 """`coterie run`: train, and say what came of it."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,6 +93,7 @@ def closing(result: "Result") -> None:
         best = max(measured, key=lambda event: event.metrics[metric])
         rows.append((f"final {metric}", f"{measured[-1].metrics[metric]:.4f}"))
         rows.append((f"best {metric}", f"{best.metrics[metric]:.4f} (round {best.round + 1})"))
+    rows += budgets(history[-1].metrics if history else {})
     for target in settings.targets:
         event = reached(history, metric, target)
         words = "not reached"
@@ -107,6 +108,18 @@ def closing(result: "Result") -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         typer.echo(f"{name:<{width}}  {value}")
+
+
+def budgets(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
+    """The results that took labels, each with how many."""
+    rows = []
+    for name, labels in metrics.items():
+        stem, _, budget = name.rpartition("_")
+        result = stem if stem in metrics else f"{stem}_mean"
+        if budget in ("labels", "bank") and result in metrics:
+            each = " a client" if result.startswith("client_") else ""
+            rows.append((result, f"{metrics[result]:.4f} with {labels:,.0f} labels{each}"))
+    return rows
 
 
 def describe(config: "Config") -> None:

@@ -7,6 +7,7 @@ any batch of rows: the same image gets the same parameters however the batches a
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Protocol
 
 import numpy as np
@@ -14,7 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.data.augment_views import RandomView
+
 Table = Mapping[str, Tensor]
+
+_IMAGE_AXES = 3
 
 
 class Augment(Protocol):
@@ -25,6 +30,9 @@ class Augment(Protocol):
 
     def __call__(self, images: Tensor, rows: Tensor, table: Table) -> Tensor:
         """Change float images in [0, 1] (or as they are stored) that stand at `rows`."""
+
+    def problem(self, samples: np.ndarray) -> str | None:
+        """Why it cannot take the stored samples, as "takes ..., the data has ...", or None."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,10 @@ class Unchanged:
     def __call__(self, images: Tensor, rows: Tensor, table: Table) -> Tensor:
         """The images as they are."""
         return images
+
+    def problem(self, samples: np.ndarray) -> str | None:
+        """It takes anything."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,15 @@ class CropFlip:
         cut = flat.gather(2, places.expand(count, channels, height * width))
         return cut.reshape(images.shape)
 
+    def problem(self, samples: np.ndarray) -> str | None:
+        """Images that are larger than their border."""
+        shape = samples.shape[1:]
+        if len(shape) == _IMAGE_AXES and min(shape[1:]) > self.padding:
+            return None
+        return (
+            f"takes images larger than {self.padding} pixels, the data has samples of shape {shape}"
+        )
+
 
 @dataclass(frozen=True)
 class CropFlipRotate:
@@ -92,6 +113,10 @@ class CropFlipRotate:
         angles = table["angles"][rows].to(images.device, torch.float32)
         return rotate(self.crop(images, rows, table), angles, mode="nearest")
 
+    def problem(self, samples: np.ndarray) -> str | None:
+        """The crop's."""
+        return self.crop.problem(samples)
+
 
 def rotate(images: Tensor, degrees: Tensor, mode: Literal["nearest", "bilinear"]) -> Tensor:
     """Turn each image about its centre, counter-clockwise by its own angle; outside is black."""
@@ -109,6 +134,16 @@ AUGMENTS: dict[str, Callable[[], Augment]] = {
     "none": Unchanged,
     "crop-flip": CropFlip,
     "crop-flip-rotate": CropFlipRotate,
+    "simsiam": partial(
+        RandomView, scale=(0.2, 1.0), jitter=0.8, strengths=(0.4, 0.4, 0.4, 0.1), grey=0.2
+    ),
+    "simclr": partial(  # strengths: half of 0.8, 0.8, 0.8, 0.2
+        RandomView, jitter=0.8, strengths=(0.4, 0.4, 0.4, 0.1), grey=0.2, blur=0.5
+    ),
+    "byol": partial(
+        RandomView, jitter=0.8, strengths=(0.4, 0.4, 0.2, 0.1), grey=0.2, blur=0.5, solarise=0.1
+    ),
+    "resized-crop": partial(RandomView, scale=(0.3, 1.0), flip=0.0),
 }
 
 

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -15,6 +15,7 @@ from coterie.core.task import (
     ClientId,
     ClientInfo,
     Executor,
+    Reply,
     Round,
     Stage,
     Task,
@@ -54,6 +55,7 @@ class Evaluation:
     settings: EvaluateSettings
     data: Shard
     holdout: Shard | None = None  # training samples that were set aside, as its test samples
+    warned: set[str] = field(default_factory=set, compare=False)  # evaluators that have warned
 
     def due(self, round: Round, last: bool) -> bool:
         """Whether a round ends with an evaluation; the last one always does."""
@@ -75,7 +77,9 @@ class Evaluation:
             result.metrics.update(self._on_server(parts, round, server))
         self._on_clients(parts, executor, round, server, attempt, recorders, result)
         for name, program in parts.programs.items():
-            self._federated(name, program, parts, executor, round, server, attempt, result)
+            self._federated(
+                name, program, parts, executor, round, server, attempt, recorders, result
+            )
         if self.settings.targets and self.settings.metric not in result.metrics:
             known = ", ".join(result.metrics)
             note = f"evaluate.metric = {self.settings.metric!r} is not measured; there are: {known}"
@@ -86,6 +90,11 @@ class Evaluation:
                 del result.metrics[name]
                 for record in recorders:
                     record(NoteEvent(f"round {round.index + 1}: {name} is {value}, left out"))
+        for name, evaluator in parts.evaluators.items():
+            if name not in self.warned and (text := evaluator.warning(result.metrics)):
+                self.warned.add(name)
+                for record in recorders:
+                    record(NoteEvent(f"round {round.index + 1}: {text}"))
         return result
 
     def _on_server(self, parts: Parts, round: Round, server: ServerState) -> Mapping[str, float]:
@@ -94,7 +103,7 @@ class Evaluation:
             return {}
         ctx = _server_context(parts, round, METHOD)
         net = ctx.frozen(parts.global_model(server))
-        seed = seeds.derive(parts.spec.seed, "evaluate", round.index)
+        seed = seeds.derive(parts.spec.seed, "evaluate")
         found: dict[str, float] = {}
         with seeds.scoped(round.torch_seed()):
             for evaluator in chosen:
@@ -124,24 +133,12 @@ class Evaluation:
         if not chosen or not asked:
             return
         down = evaluation_payload(parts, server, round)
-        size = down.nbytes()
-        tasks = (Task("evaluate", c, round, down, attempt=attempt) for c in _largest_first(asked))
+        tasks = [Task("evaluate", c, round, down, attempt=attempt) for c in _largest_first(asked)]
         found: dict[str, dict[ClientId, dict[str, float]]] = {name: {} for name in chosen}
-        for done, reply in enumerate(executor.run(tasks), start=1):
-            result.bytes_down += size
-            if reply.error is not None:
-                if reply.error.kind == "disk":
-                    raise CheckpointError(reply.error.reason)
-                note = f"client {reply.client} was not evaluated: {reply.error.reason}"
-                for record in recorders:
-                    record(NoteEvent(note, {"trace": reply.error.trace}))
-                continue
+        for reply in _answers(executor, tasks, recorders, result):
             for key, value in reply.metrics.items():
                 name, _, metric = key.partition("/")
                 found[name].setdefault(reply.client, {})[metric] = value
-            event = ClientEvent(round.index, round.total, done, len(asked), "testing")
-            for record in recorders:
-                record(event)
         for name, evaluator in chosen.items():
             if found[name]:
                 in_order = dict(sorted(found[name].items()))
@@ -157,19 +154,32 @@ class Evaluation:
         round: Round,
         server: ServerState,
         attempt: Attempt,
+        recorders: Sequence[Recorder],
         result: Measured,
     ) -> None:
         """Drive an evaluator that is a federated program through its own rounds."""
         seed = seeds.derive(parts.spec.seed, f"program/{name}", round.index)
         clients = executor.clients()
-        state = program.start(parts.nets(name), parts.global_model(server))
+        invited, weights = _largest_first(clients), parts.method.model(server)
+        if program.has_begin():
+            down = Bundle({"evaluated": weights}) if weights is not None else Bundle()
+            if program.own_models or weights is None:
+                down = evaluation_payload(parts, server, round)
+            asked = [
+                Task("evaluate", client, round, down, program=name, attempt=attempt)
+                for client in invited
+            ]
+            invited = [reply.client for reply in _answers(executor, asked, recorders, result)]
+        else:
+            weights = parts.global_model(server)
+        state = program.start(parts.nets(name), weights or {})
         stage = Stage(name, program.rounds, cohort="all")
         inner = round
         for step in range(program.rounds):
             inner = Round(step, program.rounds, stage.name, step, stage.rounds, len(clients), seed)
             ctx = _server_context(parts, inner, name)
             down = program.broadcast(state, inner)
-            tally = Tally(inner, _largest_first(clients), {}, ())
+            tally = Tally(inner, invited, {}, ())
             owns = {client: program.address(state, inner, client) for client in tally.asked}
             tasks = (
                 Task("update", client, inner, down, own, program=name, attempt=attempt)
@@ -190,6 +200,27 @@ class Evaluation:
         with seeds.scoped(inner.torch_seed()):
             result.metrics.update(program.finish(_server_context(parts, inner, name), state))
         parts.nets(name).release()
+
+
+def _answers(
+    executor: Executor, tasks: Sequence[Task], recorders: Sequence[Recorder], result: Measured
+) -> Iterator[Reply]:
+    """The replies of clients that could be evaluated; the others leave a note."""
+    size = tasks[0].down.nbytes() if tasks else 0
+    for done, reply in enumerate(executor.run(tasks), start=1):
+        result.bytes_down += size
+        if reply.error is not None:
+            if reply.error.kind == "disk":
+                raise CheckpointError(reply.error.reason)
+            note = f"client {reply.client} was not evaluated: {reply.error.reason}"
+            for record in recorders:
+                record(NoteEvent(note, {"trace": reply.error.trace}))
+            continue
+        yield reply
+        round = tasks[done - 1].round
+        event = ClientEvent(round.index, round.total, done, len(tasks), "testing")
+        for record in recorders:
+            record(event)
 
 
 def evaluation_payload(parts: Parts, server: ServerState, round: Round) -> Payload:

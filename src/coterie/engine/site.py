@@ -4,6 +4,7 @@ A simulation has one site in every worker, each able to act for any client; the 
 holds the states that they share.
 """
 
+import functools
 import time
 import traceback
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from coterie.kit.local import all_finite
 
 _FEWEST = 2  # samples that a client needs to train: losses are defined on two or more
 _KEPT = "site:"  # groups of a saved state that the site lays back into networks
+_BEFORE = -1  # the round of a state that a program's clients made before its first
 _NOTHING = "site:nothing"  # marks a saved state for which the method itself returned None
 
 
@@ -72,7 +74,7 @@ class Site:
             else:
                 failure = Failure("failed", reason, traceback.format_exc())
         finally:
-            self.parts.nets(task.program).release()
+            self.parts.nets(_program(task)).release()
         return Reply(task.client, error=failure, seconds=time.perf_counter() - start)
 
     def _answer(self, task: Task, shard: DataShard, start: float) -> Reply:
@@ -81,7 +83,7 @@ class Site:
         saved = store.load(task.client, task.round.index + (task.op != "update"))
         state, kept = _unpack(saved)
         ctx = self._context(task, shard, kept)
-        method = self.parts.program(task.program)
+        method = self.parts.program(_program(task))
         if task.op != "update":
             metrics = self._inspect(task, ctx, state)
             return Reply(
@@ -106,35 +108,41 @@ class Site:
     def _inspect(
         self, task: Task, ctx: ClientContext, state: ClientState | None
     ) -> Mapping[str, float]:
-        """Evaluate the client's own model, or the global one; or leave its own in a file."""
-        method = self.parts.method
-        weights = method.personal(ctx, task.down, state)
+        """Evaluate the client's own model, or the global one; or leave its own in a file.
+
+        A task of a federated evaluator asks for the client's first state there.
+        """
+        program = self.parts.programs.get(task.program)
+        weights = None
+        if program is None or program.own_models or "evaluated" not in task.down:
+            weights = self.parts.method.personal(ctx, task.down, state)
         if task.op == "personal":
             if weights is not None:
-                path = Path(self.spec.folder) / "personal" / self._file_name(task.client)
+                path = Path(self.spec.folder) / "personal" / self.partition.file_name(task.client)
                 whole = {name: tensor.clone().contiguous() for name, tensor in weights.items()}
                 replace_durably(path, save(whole, metadata={"format": "pt"}))
             return {}
         net = ctx.frozen(task.down["evaluated"] if weights is None else weights)
-        seed = seeds.derive(self.spec.seed, "evaluate", task.round.index, task.client)
+        if program is not None:
+            store = self._program_store(task.program)
+            store.forget(task.client)
+            store.save(task.client, _BEFORE, task.attempt, program.begin(net, ctx.data))
+            return {}
+        everything = functools.cache(self._everything)  # evaluators share what they compute on it
         found: dict[str, float] = {}
         tests = len(self.partition.test[task.client])
         for name, evaluator in self.parts.evaluators.items():
             if evaluator.where == "client" and tests > 0:
-                measured = evaluator(net, ctx.data, seed)
+                data = everything(task.client) if evaluator.pools else ctx.data
+                seed = seeds.derive(self.spec.seed, "evaluate", client=task.client)
+                measured = evaluator(net, data, seed)
             elif evaluator.where == "server" and "evaluated" not in task.down:
-                measured = evaluator(net, self._everything(), seed)
+                seed = seeds.derive(self.spec.seed, "evaluate")
+                measured = evaluator(net, everything(None), seed)
             else:  # no data of its own to test on; or the server tests its global model itself
                 continue
             found.update({f"{name}/{metric}": value for metric, value in measured.items()})
         return found
-
-    def _file_name(self, client: ClientId) -> str:
-        """The client's name; its number where the name cannot be a file's, or is not its alone."""
-        names = self.partition.names
-        name = names[self.partition.clients.index(client)]
-        usable = Path(name).name == name and names.count(name) == 1
-        return f"{name if usable else client}.safetensors"
 
     def _context(self, task: Task, shard: DataShard, kept: Mapping[str, Tensors]) -> ClientContext:
         place = f"{task.program}-{task.round.index:06d}-{task.attempt.number}"
@@ -145,30 +153,39 @@ class Site:
             data=shard,
             objective=self.parts.objective,
             local=self.parts.local,
-            nets=self.parts.nets(task.program),
-            fresh=lambda key: self.parts.fresh(task.program, task.client, key),
+            nets=self.parts.nets(_program(task)),
+            fresh=lambda key: self.parts.fresh(_program(task), task.client, key),
             kept=kept,
             spool=Path(self.spec.folder) / "spool" / place / str(task.client),
         )
 
     def _store(self, task: Task) -> StateStore:
-        folder = Path(self.spec.folder)
-        if task.program != METHOD:
-            store = StateStore(folder / "evaluation" / task.program)
-            if task.round.index == 0:  # states of a program last for one evaluation
-                store.forget(task.client)
+        program = self.parts.programs.get(_program(task))
+        if program is not None:
+            store = self._program_store(task.program)
+            if task.round.index == 0 and not program.has_begin():
+                store.forget(task.client)  # states of a program last for one evaluation
             return store
-        store = StateStore(folder / "clients")
+        store = StateStore(Path(self.spec.folder) / "clients")
         if task.attempt.number != self._attempt:
             store.begin(task.attempt)
             self._attempt = task.attempt.number
         return store
 
-    def _everything(self) -> DataShard:
-        """All data of the simulation, for testing models that only clients have."""
-        train = np.concatenate(list(self.partition.train.values()))
-        test = np.arange(len(self.dataset.y_test))
-        return DataShard(self.dataset, train, test, device=self.spec.device)
+    def _program_store(self, program: str) -> StateStore:
+        return StateStore(Path(self.spec.folder) / "evaluation" / program)
+
+    def _everything(self, client: ClientId | None) -> DataShard:
+        """All data of the simulation, for models that only clients have.
+
+        With a client, the test data are its own, and all samples are shifted as its own are.
+        """
+        train = np.sort(np.concatenate(list(self.partition.train.values())))
+        if client is None:
+            test, shift = np.arange(len(self.dataset.y_test)), None
+        else:
+            test, shift = self.partition.test[client], self.partition.shifts.get(client)
+        return DataShard(self.dataset, train, test, device=self.spec.device, shift=shift)
 
     def _shard(self, task: Task) -> DataShard:
         return DataShard(
@@ -179,6 +196,11 @@ class Site:
             device=self.spec.device,
             shift=self.partition.shifts.get(task.client),
         )
+
+
+def _program(task: Task) -> str:
+    """Whose networks and states a task uses; whoever asks, the method's own model is evaluated."""
+    return task.program if task.op == "update" else METHOD
 
 
 def out_of_memory(error: Exception) -> bool:

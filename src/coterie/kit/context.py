@@ -87,6 +87,10 @@ class ClientContext:
         """Weights of this client's own initialisation, the same in every round."""
         return self._fresh(key)
 
+    def initial(self, key: str = "model") -> Tensors:
+        """The weights that the run began with, the same for everybody."""
+        return self._nets.weights(key)
+
     def shared(self, net: Network) -> Tensors:
         """Copies of the weights that may be sent; the site keeps the rest for the next round."""
         key, slot = self._lent[id(net)]

@@ -17,11 +17,22 @@ class Evaluator(ABC):
 
     where: ClassVar[Literal["server", "client"]] = "server"
     needs: ClassVar[tuple[str, ...]] = ()  # heads that the network must have
+    pools: ClassVar[bool] = False
+    """On clients: its training samples are those of all clients, its test samples the client's own.
+
+    Only a simulation can do that; where the data are those of sites it is a configuration error."""
 
     @abstractmethod
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
-        """The metrics of one model on one body of data."""
+        """The metrics of one model on one body of data; the seed is the same in every round."""
 
     def summarise(self, found: Mapping[ClientId, Mapping[str, float]]) -> Mapping[str, float]:
         """For evaluators on clients: the federation's metrics from every client's."""
         return {}
+
+    def warning(self, metrics: Mapping[str, float]) -> str | None:
+        """One line that the user should read now, if what was measured calls for it.
+
+        It gets all metrics of the evaluation, and is said once in a run.
+        """
+        return None

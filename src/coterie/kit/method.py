@@ -12,9 +12,9 @@ from coterie.core.task import ClientId, Reply, Round, Stage
 from coterie.nets.heads import Network
 
 if TYPE_CHECKING:
-    from coterie.kit.context import ClientContext, ServerContext
+    from coterie.kit.context import ClientContext, ServerContext, Shard
     from coterie.kit.optimizers import Local
-    from coterie.kit.pool import Nets
+    from coterie.kit.pool import Frozen, Nets
 
 
 class Method(ABC):
@@ -106,15 +106,33 @@ class FederatedEvaluator(Method):
     """
 
     where: ClassVar[Literal["federated"]] = "federated"
+    own_models: ClassVar[bool] = False
+    """`begin` gets every client's own model where the method makes one, not the global one."""
     rounds: int = 1
 
     @abstractmethod
     def start(self, nets: "Nets", weights: Tensors) -> ServerState:
-        """The program's first state, with the weights under test in it."""
+        """The program's first state, with the weights under test in it.
+
+        There are none where the method has no global model; only programs with `begin` get so far.
+        """
+
+    def begin(self, net: "Frozen", data: "Shard") -> ClientState:
+        """On a client, before the first round: its first state, from the model under test.
+
+        Without it, clients have no state then, and the model is in what `start` returns. Where the
+        method has no global model, it is the client's own.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def finish(self, ctx: "ServerContext", server: ServerState) -> Mapping[str, float]:
         """The metrics, after the last round."""
+
+    @classmethod
+    def has_begin(cls) -> bool:
+        """Whether clients prepare before the first round."""
+        return cls.begin is not FederatedEvaluator.begin
 
     def init(self, nets: "Nets") -> ServerState:
         """The state for the networks' initial weights."""

@@ -8,8 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from coterie.core.bundle import Tensors
+from coterie.core.errors import ConfigError
 from coterie.nets.build import Backbone
-from coterie.nets.heads import Network
+from coterie.nets.heads import Network, Outputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +50,7 @@ class Loss:
     total: Tensor
     terms: Mapping[str, Tensor] = field(default_factory=dict)
     notes: Mapping[str, Tensor] = field(default_factory=dict)  # recorded, not descended
+    outputs: tuple[Outputs, ...] = ()  # of every view, where a method may want them
 
     @classmethod
     def sum(cls, terms: Mapping[str, Tensor], notes: Mapping[str, Tensor] | None = None) -> "Loss":
@@ -64,7 +66,11 @@ class Objective(ABC):
     """A loss with the heads it needs. Its fields are its hyper-parameters."""
 
     views: ClassVar[tuple[str, ...]] = ("train",)  # the augmentation of each view
-    private: ClassVar[tuple[str, ...]] = ()  # name prefixes never sent
+
+    @property
+    def private(self) -> tuple[str, ...]:
+        """The prefixes of names that never leave a client."""
+        return ()
 
     @abstractmethod
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
@@ -83,3 +89,10 @@ class Objective(ABC):
     def after_average(self, weights: Tensors) -> Tensors:
         """Called on the server with every new average of the network's weights."""
         return weights
+
+
+def projected(name: str, projection: int) -> int:
+    """The width of z, which an objective on two views cannot do without."""
+    if projection == 0:
+        raise ConfigError(f"objective.name = {name!r} needs a projector: net.projection above 0")
+    return projection

@@ -1,0 +1,85 @@
+"""How the global model's representations are spread; warns when they collapse.
+
+On at most 2,048 test samples, drawn by the seed of the run, with u = h / |h| of d dimensions:
+
+    feature_std     sqrt(d) * mean over dimensions of the standard deviation of u
+    effective_rank  exp(-sum p_i log p_i), p_i = the singular values of u over their sum
+    uniformity      log mean exp(-2 |u - v|^2) over all pairs
+
+feature_std (Chen and He, CVPR 2021) is 1 where h points everywhere and 0 where it is always the
+same; below 0.05 the user is told. effective_rank (Roy and Vetterli, 2007) lies between 1 and d.
+uniformity (Wang and Isola, ICML 2020) is 0 where all are the same, and the lower the more spread.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from coterie.core import seeds
+from coterie.kit.context import Shard
+from coterie.kit.evaluator import Evaluator
+from coterie.kit.pool import Frozen
+
+MOST = 2048  # samples
+COLLAPSED = 0.05  # feature_std below this
+_ROWS = 256  # samples at once; MOST is a multiple, so that no batch of one is left over
+
+
+def sample(net: Frozen, data: Shard, seed: int) -> Tensor:
+    """h of the drawn test samples."""
+    count = sum(len(batch) for batch in data.sweep(test=True))
+    if count < 2:
+        return torch.empty(0, 0)
+    if count <= MOST:
+        return torch.cat([net.encode(batch.x) for batch in data.sweep(test=True)])
+    chosen = torch.zeros(count, dtype=torch.bool)
+    chosen[torch.from_numpy(seeds.generator(seed, "geometry").permutation(count)[:MOST])] = True
+    waiting, found = [], []
+    for batch in data.sweep(test=True):
+        waiting.append(batch.x[chosen[batch.index].to(batch.x.device)])
+        if sum(map(len, waiting)) >= _ROWS:
+            images = torch.cat(waiting)
+            found.append(net.encode(images[:_ROWS]))
+            waiting = [images[_ROWS:]]
+    rest = torch.cat(waiting)
+    return torch.cat([*found, *([net.encode(rest)] if len(rest) else [])])
+
+
+def measure(h: Tensor) -> dict[str, float]:
+    """The three measures of a set of representations."""
+    u = F.normalize(h.double(), dim=1)
+    values = torch.linalg.svdvals(u)
+    shares = values / values.sum().clamp(min=1e-12)
+    spread = u.std(dim=0, correction=0).mean() * u.shape[1] ** 0.5
+    return {
+        "feature_std": float(spread),
+        "effective_rank": float(torch.special.entr(shares).sum().exp()),
+        "uniformity": float(F.pdist(u).pow(2).mul(-2).exp().mean().log()),
+    }
+
+
+@final
+@dataclass(frozen=True)
+class Geometry(Evaluator):
+    """The global model on a sample of the test set."""
+
+    where = "server"
+
+    def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
+        """`feature_std`, `effective_rank` and `uniformity`."""
+        h = sample(net, data, seed)
+        return measure(h) if len(h) > 1 else {}
+
+    def warning(self, metrics: Mapping[str, float]) -> str | None:
+        """Whether all samples look the same to the model."""
+        spread = metrics.get("feature_std", 1.0)
+        if spread >= COLLAPSED:
+            return None
+        return (
+            f"the representations have collapsed: feature_std is {spread:.3f}, below {COLLAPSED} "
+            "(1: spread out); try a smaller local.lr or another objective"
+        )

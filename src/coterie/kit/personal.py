@@ -1,0 +1,56 @@
+"""What methods with models of their clients' own share: a step of adaptation, a second model."""
+
+from dataclasses import replace
+
+import torch
+
+from coterie.core.bundle import ClientState, Tensors
+from coterie.kit.context import ClientContext
+from coterie.kit.local import Stepper
+from coterie.kit.optimizers import Local
+from coterie.nets.heads import Network
+
+PERSONAL = "personal"  # the group of a client's state, and the slot of its network
+
+
+def plain(local: Local) -> Local:
+    """The same settings with plain SGD: neither momentum nor decay."""
+    return replace(local, optimizer="sgd", momentum=0.0, nesterov=False, weight_decay=0.0)
+
+
+def adapt(ctx: ClientContext, weights: Tensors, steps: int) -> Tensors:
+    """theta = Theta - beta grad L(Theta; B): plain SGD steps at the round's rate, none kept.
+
+    The batches are drawn for the purpose. In training mode, so that statistics of norms move with
+    the copy.
+    """
+    net = ctx.net(weights, slot=PERSONAL)
+    stepper = Stepper(ctx, net, local=plain(ctx.local))
+    while stepper.steps < steps:
+        for batch in ctx.batches(f"adapt/{stepper.steps}"):
+            if stepper(ctx.objective.loss(net, batch), batch) and stepper.steps == steps:
+                break
+    return ctx.weights(net)
+
+
+def own_model(ctx: ClientContext, state: ClientState | None) -> Tensors:
+    """theta_k as the client left it; before its first round the initial model, as everywhere."""
+    return state[PERSONAL] if state else ctx.initial()
+
+
+def parameters(net: Network) -> Tensors:
+    """Copies of the parameters that are trained; no buffers."""
+    return {n: p.detach().clone() for n, p in net.named_parameters() if p.requires_grad}
+
+
+def buffers(net: Network) -> Tensors:
+    """Copies of what is not trained: statistics of norms."""
+    return {name: buffer.detach().clone() for name, buffer in net.named_buffers()}
+
+
+@torch.no_grad()
+def lay(net: Network, weights: Tensors) -> None:
+    """Lay weights into a network; names that are not among them stay."""
+    places = net.state_dict()
+    for name, tensor in weights.items():
+        places[name].copy_(tensor)

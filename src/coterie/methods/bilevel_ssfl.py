@@ -1,0 +1,67 @@
+"""BiLevel-SSFL: a model of one's own, held near the global one (He et al., SSFL, 2021; Ditto).
+
+    min_{theta_k} L(theta_k; D_k) + (lambda / 2) |theta_k - Theta|^2
+
+Per local iteration, on the same batch:
+
+    theta_k = theta_k - beta [ grad L(theta_k) + lambda (theta_k - Theta_t) ]
+    Theta_k = Theta_k - beta grad L(Theta_k)
+
+Theta_t is the model as received, Theta_k is averaged as in FedAvg, theta_k never leaves its client.
+The paper's appendix with the algorithm is missing: this is Ditto's order and anchor. The pull is on
+parameters, not on statistics of norms; both models have an optimiser of their own, new in every
+round; a client starts from the initial model.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
+from coterie.kit import stock
+from coterie.kit.context import ClientContext
+from coterie.kit.fields import NonNegative
+from coterie.kit.local import Stepper
+from coterie.kit.method import Method
+from coterie.kit.personal import PERSONAL, own_model, parameters
+from coterie.nets.heads import Network
+
+
+@final
+@dataclass(frozen=True)
+class BiLevelSSFL(Method):
+    """FedAvg without labels, and personal models with a pull towards the global one."""
+
+    lam: NonNegative = 0.1  # lambda, the weight of the pull
+
+    objectives = ("simsiam", "simclr", "byol", "swav")
+
+    init = stock.start_from_net
+    broadcast = stock.send_model
+    server_update = stock.average
+    model = stock.global_model
+
+    def client_update(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """Train both models on the same batches, the personal one first."""
+        shared = ctx.net(down["model"])
+        own = ctx.net(own_model(ctx, state), slot=PERSONAL)
+        anchor = parameters(shared)
+
+        def pull(net: Network) -> None:
+            for name, weight in net.named_parameters():
+                if weight.grad is not None:
+                    weight.grad.add_(weight.detach() - anchor[name], alpha=self.lam)
+
+        ours = Stepper(ctx, own, hook=pull if self.lam > 0 else None, name=PERSONAL)
+        theirs = Stepper(ctx, shared)
+        for batch in ctx.batches():
+            ours(ctx.objective.loss(own, batch), batch)
+            theirs(ctx.objective.loss(shared, batch), batch)
+        for stepper in (ours, theirs):
+            stepper.report()
+        return Bundle({"model": ctx.shared(shared)}), Bundle({PERSONAL: ctx.weights(own)})
+
+    def personal(self, ctx: ClientContext, down: Payload, state: ClientState | None) -> Tensors:
+        """theta_k."""
+        return own_model(ctx, state)

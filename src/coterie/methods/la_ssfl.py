@@ -1,0 +1,39 @@
+"""LA-SSFL: local adaptation of a self-supervised global model (He et al., SSFL, 2021).
+
+The global model Theta is trained as in FedAvg. A client's own model is made for evaluation only:
+
+    theta_k = Theta - beta grad L(Theta; B),     one step on one batch of the client, then discarded
+
+Settled here: a plain SGD step (no momentum, no decay) at the current round's rate, in training
+mode.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+from coterie.core.bundle import ClientState, Payload, Tensors
+from coterie.kit import stock
+from coterie.kit.context import ClientContext
+from coterie.kit.fields import PositiveCount
+from coterie.kit.method import Method
+from coterie.kit.personal import adapt
+
+
+@final
+@dataclass(frozen=True)
+class LASSFL(Method):
+    """FedAvg without labels; clients adapt the global model by a step."""
+
+    steps: PositiveCount = 1  # of adaptation
+
+    objectives = ("simsiam", "simclr", "byol", "swav")
+
+    init = stock.start_from_net
+    broadcast = stock.send_model
+    client_update = stock.train_objective
+    server_update = stock.average
+    model = stock.global_model
+
+    def personal(self, ctx: ClientContext, down: Payload, state: ClientState | None) -> Tensors:
+        """The global model after the steps of adaptation."""
+        return adapt(ctx, down["model"], self.steps)

@@ -1,0 +1,62 @@
+"""BYOL (Grill et al. 2020): predict what a slowly following target network makes of the other view.
+
+    loss = D(q1, sg z'2) / 2 + D(q2, sg z'1) / 2,   D = -cos,  q = predictor(z),  z' of the target
+    target = m target + (1 - m) online               after every step
+
+which is BYOL's 2 - 2 cos up to scale and shift. Settled here, in a federation: the target stays on
+its client and goes on from round to round (`local`; a client's first target is the global model),
+starts each round from the global model (`reset`), or is sent and averaged like the rest
+(`aggregate`).
+"""
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+from coterie.kit.fields import Decay, PositiveCount
+from coterie.kit.objective import Batch, Loss, Objective, projected
+from coterie.kit.self_supervised import geometry, symmetric_distance
+from coterie.nets.build import Backbone
+from coterie.nets.heads import Network, TargetNetwork, mlp_head
+
+
+@final
+@dataclass(frozen=True)
+class BYOL(Objective):
+    """Two views, a predictor and a target network. Takes no labels."""
+
+    momentum: Decay = 0.99  # m of the target
+    target: Literal["local", "reset", "aggregate"] = "local"
+    hidden: PositiveCount = 1024  # width inside projector and predictor
+
+    views = ("train", "train")
+
+    @property
+    def private(self) -> tuple[str, ...]:
+        """The target, unless it is averaged."""
+        return () if self.target == "aggregate" else ("target.",)
+
+    def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
+        """Backbone, projector, predictor, and the target's backbone and projector."""
+        width = projected("byol", projection)
+        projector = mlp_head((backbone.width, self.hidden, width))
+        predictor = mlp_head((width, self.hidden, width))
+        return TargetNetwork(backbone, projector=projector, predictor=predictor)
+
+    def loss(self, net: Network, batch: Batch) -> Loss:
+        """The symmetric distance to the target's projections."""
+        assert isinstance(net, TargetNetwork)
+        one, two = net(batch.views[0]), net(batch.views[1])
+        goal1, goal2 = net.goal(batch.views[0]), net.goal(batch.views[1])
+        total = symmetric_distance(one.p, two.p, goal1, goal2)
+        return Loss(total, notes=geometry(one.z, two.z))
+
+    def after_step(self, net: Network, progress: float) -> None:
+        """The target follows."""
+        assert isinstance(net, TargetNetwork)
+        net.follow(self.momentum)
+
+    def after_load(self, net: Network, first: bool) -> None:
+        """A client's first target, or every round's, is the model that was received."""
+        assert isinstance(net, TargetNetwork)
+        if self.target == "reset" or (self.target == "local" and first):
+            net.restart()

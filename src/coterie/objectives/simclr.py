@@ -1,0 +1,38 @@
+"""SimCLR (Chen et al. 2020): the two views of a sample find each other among all of a batch.
+
+    loss = mean_i -log( e^{cos(z_i, z_j)/tau} / sum_{k != i} e^{cos(z_i, z_k)/tau} )
+
+over the 2B views, j the other view of i. The negatives are those of one batch: accumulated
+batches do not add to them, `local.batch_size` does.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+from coterie.kit.fields import Count, Positive
+from coterie.kit.objective import Batch, Loss, Objective, projected
+from coterie.kit.self_supervised import geometry, nt_xent
+from coterie.nets.build import Backbone
+from coterie.nets.heads import Network, mlp_head
+
+
+@final
+@dataclass(frozen=True)
+class SimCLR(Objective):
+    """Contrast of two views against the rest of the batch. Takes no labels."""
+
+    tau: Positive = 0.5
+    hidden: Count = 0  # width inside the projector; 0: the backbone's
+
+    views = ("train", "train")
+
+    def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
+        """Backbone and projector."""
+        width, hidden = projected("simclr", projection), self.hidden or backbone.width
+        projector = mlp_head((backbone.width, hidden, width), last_norm=True)
+        return Network(backbone, projector=projector)
+
+    def loss(self, net: Network, batch: Batch) -> Loss:
+        """NT-Xent over the batch."""
+        z1, z2 = net(batch.views[0]).z, net(batch.views[1]).z
+        return Loss(nt_xent(z1, z2, self.tau), notes=geometry(z1, z2))

@@ -1,0 +1,41 @@
+"""SimSiam (Chen and He 2021): each view's prediction meets the other view's projection.
+
+    loss = D(p1, sg z2) / 2 + D(p2, sg z1) / 2,     D = -cos,  z = projector(h),  p = predictor(z)
+
+Neither negatives nor a second network: what keeps it from collapsing is that no gradient flows
+through z (the SSFL paper's Eq. 1 has the stop on the predictor's side; its Algorithm 2 is right).
+The projector has two layers, as for CIFAR in the original, the last norm without scale and shift.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+from coterie.kit.fields import PositiveCount
+from coterie.kit.objective import Batch, Loss, Objective, projected
+from coterie.kit.self_supervised import geometry, symmetric_distance
+from coterie.nets.build import Backbone
+from coterie.nets.heads import Network, mlp_head
+
+
+@final
+@dataclass(frozen=True)
+class SimSiam(Objective):
+    """Two views, a predictor and a stop-gradient. Takes no labels."""
+
+    hidden: PositiveCount = 2048  # width inside the projector
+    bottleneck: PositiveCount = 512  # width inside the predictor
+
+    views = ("train", "train")
+
+    def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
+        """Backbone, projector, predictor."""
+        width = projected("simsiam", projection)
+        projector = mlp_head((backbone.width, self.hidden, width), last_norm=True, affine=False)
+        predictor = mlp_head((width, self.bottleneck, width))
+        return Network(backbone, projector=projector, predictor=predictor)
+
+    def loss(self, net: Network, batch: Batch) -> Loss:
+        """The symmetric distance of the batch."""
+        one, two = net(batch.views[0]), net(batch.views[1])
+        total = symmetric_distance(one.p, two.p, one.z, two.z)
+        return Loss(total, notes=geometry(one.z, two.z), outputs=(one, two))

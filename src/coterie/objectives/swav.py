@@ -1,0 +1,68 @@
+"""SwAV (Caron et al. 2020): each view predicts which prototypes the other view is assigned to.
+
+    loss = -1/2 ( <q2, log softmax(C z1 / T)> + <q1, log softmax(C z2 / T)> ),     |z| = |c_k| = 1
+
+The codes q come from the batch by Sinkhorn's algorithm, which uses all prototypes alike; no
+gradient flows through them. In a federation the prototypes are averaged with the rest, and the mean
+of unit vectors is shorter: they are normalised after averaging and before every forward pass.
+Settled here: two views of full size, no queue, prototypes trained from the first step.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coterie.core.bundle import Tensors
+from coterie.kit.fields import Count, Positive, PositiveCount
+from coterie.kit.objective import Batch, Loss, Objective, projected
+from coterie.kit.self_supervised import geometry, swapped_prediction
+from coterie.nets.build import Backbone
+from coterie.nets.heads import Network, mlp_head
+
+_WEIGHT = "prototypes.weight"
+
+
+@final
+@dataclass(frozen=True)
+class SwAV(Objective):
+    """Swapped prediction of cluster assignments. Takes no labels."""
+
+    prototypes: PositiveCount = 512
+    temperature: Positive = 0.1
+    epsilon: Positive = 0.05  # of Sinkhorn's algorithm
+    iterations: PositiveCount = 3
+    hidden: Count = 0  # width inside the projector; 0: the backbone's
+
+    views = ("train", "train")
+
+    def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
+        """Backbone, projector, prototypes."""
+        width, hidden = projected("swav", projection), self.hidden or backbone.width
+        layer = nn.Linear(width, self.prototypes, bias=False)
+        with torch.no_grad():
+            layer.weight.copy_(F.normalize(layer.weight, dim=1))
+        projector = mlp_head((backbone.width, hidden, width))
+        return Network(backbone, projector=projector, prototypes=layer)
+
+    def loss(self, net: Network, batch: Batch) -> Loss:
+        """The swapped prediction of the batch."""
+        assert isinstance(net.prototypes, nn.Linear)
+        with torch.no_grad():
+            net.prototypes.weight.copy_(F.normalize(net.prototypes.weight, dim=1))
+        z1, z2 = net(batch.views[0]).z, net(batch.views[1]).z
+        scores1, scores2 = (self._scores(net.prototypes, z) for z in (z1, z2))
+        total = swapped_prediction(
+            scores1, scores2, self.temperature, self.epsilon, self.iterations
+        )
+        return Loss(total, notes=geometry(z1, z2))
+
+    def _scores(self, prototypes: nn.Linear, z: Tensor) -> Tensor:
+        scores: Tensor = prototypes(F.normalize(z, dim=1))
+        return scores
+
+    def after_average(self, weights: Tensors) -> Tensors:
+        """The averaged prototypes have length one again."""
+        return {**weights, _WEIGHT: F.normalize(weights[_WEIGHT], dim=1)}
