@@ -98,7 +98,7 @@ def _unlabelled() -> list[Case]:
     found |= {
         "la_ssfl-byol": {**_views(_VIEWS["byol"]), "method": {"name": "la_ssfl", "steps": 2}},
         "maml_ssfl-hessian-free": {**simsiam, "method": hessian_free},
-        "maml_ssfl-swav": {**_views(_VIEWS["swav"]), "method": {"name": "maml_ssfl"}},
+        "maml_ssfl-simclr": {**_views(_VIEWS["simclr"]), "method": {"name": "maml_ssfl"}},
         "bilevel_ssfl-byol": {**_views(_VIEWS["byol"]), "method": {"name": "bilevel_ssfl"}},
         "bilevel_ssfl-sampled": {**simsiam, "method": {"name": "bilevel_ssfl"}, **some},
         "per_ssfl-received": {**simsiam, "method": {"name": "per_ssfl", "anchor": "received"}},

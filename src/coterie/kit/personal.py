@@ -22,9 +22,9 @@ def adapt(ctx: ClientContext, weights: Tensors, steps: int) -> Tensors:
     """theta = Theta - beta grad L(Theta; B): plain SGD steps at the round's rate, none kept.
 
     The batches are drawn for the purpose. In training mode, so that statistics of norms move with
-    the copy.
+    the copy; where they stay on clients, the copy begins with this client's.
     """
-    net = ctx.net(weights, slot=PERSONAL)
+    net = ctx.net(weights)
     stepper = Stepper(ctx, net, local=plain(ctx.local))
     while stepper.steps < steps:
         for batch in ctx.batches(f"adapt/{stepper.steps}"):

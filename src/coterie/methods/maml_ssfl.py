@@ -42,7 +42,7 @@ class MAMLSSFL(Method):
     delta: Positive = 1e-3  # d
     steps: PositiveCount = 1  # of adaptation, for evaluation
 
-    objectives = ("simsiam", "simclr", "swav")
+    objectives = ("simsiam", "simclr")
 
     init = stock.start_from_net
     broadcast = stock.send_model
