@@ -15,6 +15,7 @@ class Case:
     zero: dict[str, dict[str, Any]] | None = None  # the setting in which it is FedAvg
     plain: dict[str, dict[str, Any]] = field(default_factory=dict)  # what that FedAvg runs on
     falls: str = "loss"  # the metric that goes down: on the test set, or `train_...`
+    variant: bool = False  # of a method that is here by itself too
 
 
 def _views(objective: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -84,7 +85,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def _variants() -> list[Case]:
-    return [Case(name, {"method": method}) for name, method in _VARIANTS.items()]
+    return [Case(name, {"method": method}, variant=True) for name, method in _VARIANTS.items()]
 
 
 def _unlabelled() -> list[Case]:
@@ -109,7 +110,7 @@ def _unlabelled() -> list[Case]:
         "per_ssfl-steps": {**simsiam, "method": {"name": "per_ssfl"}, **few},
         "per_ssfl-local-buffers": {**simsiam, "method": {"name": "per_ssfl"}, **norms},
     }
-    return [Case(name, changes, falls="train_loss") for name, changes in found.items()]
+    return [Case(n, changes, falls="train_loss", variant=True) for n, changes in found.items()]
 
 
 def _toys() -> list[Case]:

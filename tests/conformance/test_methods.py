@@ -164,19 +164,30 @@ def test_workers_give_the_bits_of_serial(
     assert toy.outputs(tmp_path / "run") == toy.outputs(uninterrupted(case))
 
 
+ENDS: dict[str, list[type[BaseException]]] = {
+    "stopped": [KeyboardInterrupt],
+    "killed": [toy.Killed],
+    "in turns": [KeyboardInterrupt, toy.Killed],
+}
+
+
 @pytest.mark.slow
-@every_method
-@pytest.mark.parametrize("by", [KeyboardInterrupt, toy.Killed], ids=["stopped", "killed"])
+@pytest.mark.parametrize(
+    ("case", "end"),
+    [(c, end) for c in CASES for end in (["in turns"] if c.variant else ["stopped", "killed"])],
+    ids=lambda one: one.name if isinstance(one, Case) else one,
+)
 def test_a_run_that_ends_after_every_round_comes_to_the_same_bits(
     case: Case,
-    by: type[BaseException],
+    end: str,
     toy_data: Path,
     tmp_path: Path,
     uninterrupted: Callable[[Case], Path],
 ) -> None:
+    ways = ENDS[end]
     expected, folder = toy.trace(uninterrupted(case)), tmp_path / "run"
     for round in range(len(expected)):  # resumed each time, and ended one round later
-        stop = [toy.StopAfter(round, by)]
+        stop = [toy.StopAfter(round, ways[round % len(ways)])]
         with pytest.raises(BaseException) as raised:
             run(toy_data, folder, case.changes, resume=round > 0, recorders=stop)
         assert "interrupted" in str(raised.value) or isinstance(raised.value, toy.Killed)
