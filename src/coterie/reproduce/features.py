@@ -32,7 +32,7 @@ from coterie.experiment import Experiment, prepare
 from coterie.report.page import document
 from coterie.reproduce.recipe import Features
 from coterie.reproduce.run import Found
-from coterie.reproduce.scatter import body
+from coterie.reproduce.scatter import Scatter, body
 from coterie.runner import MODEL
 
 PAGE, ARRAYS, NUMBERS = "features.html", "features.npz", "features.json"
@@ -59,7 +59,11 @@ def write(found: Found, wanted: Features, folder: Path) -> str:
     panels = [panel for row in wanted.rows for panel in _row(found, row, wanted)]
     places = {row: embed([p for p in panels if p.row == row]) for row in wanted.rows}
     numbers = {row: agreement([p for p in panels if p.row == row]) for row in wanted.rows}
-    shown = [(p.name, places[p.row][i], p.y) for row in wanted.rows for i, p in _of(panels, row)]
+    shown = [
+        Scatter(p.name, places[row][i], p.y, np.concatenate(places[row]))
+        for row in wanted.rows
+        for i, p in _of(panels, row)
+    ]
     words = sentence(numbers)
     page = document("features of local models", "\n".join(body(shown, words)))
     replace_durably(folder / PAGE, page.encode())
@@ -72,7 +76,7 @@ def write(found: Found, wanted: Features, folder: Path) -> str:
             clients=np.concatenate([np.full(len(p.y), p.client) for p in panels]),
             panels=np.concatenate([np.full(len(p.y), i) for i, p in enumerate(panels)]),
             names=np.array([p.name for p in panels]),
-            places=np.concatenate([place for _, place, _ in shown]),
+            places=np.concatenate([one.places for one in shown]),
         )
     return words
 

@@ -1,6 +1,7 @@
 """Pictures of embedded features: a panel for every model, a colour for every class."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -11,10 +12,19 @@ from coterie.report.page import figures, note
 
 _PALETTE = ("@blue", "@orange", "@green", "@purple", "@gold", "@sky", "@brown", "@ink")
 _SYMBOLS = ("circle", "diamond", "square", "x", "cross", "triangle-up", "star", "hexagon")
-Shown = tuple[str, np.ndarray, np.ndarray]  # name, places, classes
 
 
-def body(shown: Sequence[Shown], words: str) -> Iterator[str]:
+@dataclass(frozen=True)
+class Scatter:
+    """The points of one model, and all that were embedded together: they share their axes."""
+
+    name: str
+    places: np.ndarray
+    classes: np.ndarray
+    together: np.ndarray
+
+
+def body(shown: Sequence[Scatter], words: str) -> Iterator[str]:
     """The page: the numbers in words, then the panels."""
     yield "<h1>Features of local models</h1>"
     yield f'<p class="soft">{escape(words)}</p>'
@@ -22,14 +32,14 @@ def body(shown: Sequence[Shown], words: str) -> Iterator[str]:
         "t-SNE of z by cosine, the panels of one method embedded together; colour and symbol are "
         "the class. Distances between far groups mean little in such a picture."
     )
-    yield figures([panel(*one) for one in shown], "charts small")
+    yield figures([panel(one) for one in shown], "charts small")
 
 
-def panel(name: str, places: np.ndarray, classes: np.ndarray) -> Chart:
+def panel(shown: Scatter) -> Chart:
     """The points of one model."""
     data: list[dict[str, Any]] = []
-    for label in np.unique(classes):
-        points = places[classes == label]
+    for label in np.unique(shown.classes):
+        points = shown.places[shown.classes == label]
         colour = _PALETTE[int(label) % len(_PALETTE)]
         symbol = _SYMBOLS[int(label) // len(_PALETTE) % len(_SYMBOLS)]
         data.append(
@@ -44,6 +54,9 @@ def panel(name: str, places: np.ndarray, classes: np.ndarray) -> Chart:
         )
     look = layout(titled(""), titled(""))
     look["hovermode"] = "closest"
-    for axis in ("xaxis", "yaxis"):
-        look[axis] |= {"showticklabels": False, "zeroline": False}
-    return Chart(name, data, look)
+    for place, axis in enumerate(("xaxis", "yaxis")):
+        low, high = float(shown.together[:, place].min()), float(shown.together[:, place].max())
+        margin = 0.05 * (high - low)
+        edges = {"range": [low - margin, high + margin]}
+        look[axis] |= {"showticklabels": False, "zeroline": False, **edges}
+    return Chart(shown.name, data, look)
