@@ -97,6 +97,7 @@ class Loop:
         self.metrics, self.store = plan.metrics(), plan.checkpoints()
         self._attempt = Attempt(attempt)
         self._committed = -1
+        self._warned = False
 
     def run(self, standing: Standing) -> Standing:
         """Play the rounds that are left; on an interrupt keep what was finished."""
@@ -178,6 +179,7 @@ class Loop:
             digest=server.digest(),
             states=combined(states),
         )
+        self._warn(event, tally)
         position = replace(
             before.position,
             round=round.index,
@@ -220,6 +222,13 @@ class Loop:
             tally.note("the server's new state is not finite and was not taken")
             return None
         return result
+
+    def _warn(self, event: RoundEvent, tally: Tally) -> None:
+        """Pass on what the objective has to say of a round, once."""
+        text = None if self._warned else self.parts.objective.warning(event.metrics)
+        if text is not None:
+            self._warned = True
+            tally.note(text)
 
     def _tasks(
         self, round: Round, server: ServerState, down: Payload, tally: Tally

@@ -23,9 +23,9 @@ from coterie.core import seeds
 from coterie.kit.context import Shard
 from coterie.kit.evaluator import Evaluator
 from coterie.kit.pool import Frozen
+from coterie.kit.self_supervised import COLLAPSED
 
 MOST = 2048  # samples
-COLLAPSED = 0.05  # feature_std below this
 _ROWS = 256  # samples at once; MOST is a multiple, so that no batch of one is left over
 
 

@@ -90,6 +90,10 @@ class Objective(ABC):
         """Called on the server with every new average of the network's weights."""
         return weights
 
+    def warning(self, metrics: Mapping[str, float]) -> str | None:
+        """What the user should know of a round's metrics; said once in a run."""
+        return None
+
 
 def projected(name: str, projection: int) -> int:
     """The width of z, which an objective on two views cannot do without."""

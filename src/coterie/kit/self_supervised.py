@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+COLLAPSED = 0.05  # a feature_std below this is a warning
 _PAIRS = 64  # samples of a batch among which distances are looked at
 
 
@@ -65,6 +66,17 @@ def swapped_prediction(
         codes = sinkhorn(theirs, epsilon, iterations)
         total = total - 0.5 * (codes * F.log_softmax(ours / temperature, dim=1)).sum(dim=1).mean()
     return total
+
+
+def collapse(metrics: Mapping[str, float]) -> str | None:
+    """A line for the user when the clients' projections point one way; else nothing."""
+    spread = metrics.get("train_feature_std", 1.0)
+    if spread >= COLLAPSED:
+        return None
+    return (
+        f"the clients' projections have collapsed: train_feature_std is {spread:.3f}, below "
+        f"{COLLAPSED} (1: spread out); try a smaller local.lr or a larger local.batch_size"
+    )
 
 
 @torch.no_grad()

@@ -9,12 +9,13 @@ starts each round from the global model (`reset`), or is sent and averaged like 
 (`aggregate`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, final
 
 from coterie.kit.fields import Decay, PositiveCount
 from coterie.kit.objective import Batch, Loss, Objective, projected
-from coterie.kit.self_supervised import geometry, symmetric_distance
+from coterie.kit.self_supervised import collapse, geometry, symmetric_distance
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network, TargetNetwork, mlp_head
 
@@ -60,3 +61,7 @@ class BYOL(Objective):
         assert isinstance(net, TargetNetwork)
         if self.target == "reset" or (self.target == "local" and first):
             net.restart()
+
+    def warning(self, metrics: Mapping[str, float]) -> str | None:
+        """Whether the projections have collapsed."""
+        return collapse(metrics)

@@ -6,12 +6,13 @@ over the 2B views, j the other view of i. The negatives are those of one batch: 
 batches do not add to them, `local.batch_size` does.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
 from coterie.kit.fields import Count, Positive
 from coterie.kit.objective import Batch, Loss, Objective, projected
-from coterie.kit.self_supervised import geometry, nt_xent
+from coterie.kit.self_supervised import collapse, geometry, nt_xent
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network, mlp_head
 
@@ -36,3 +37,7 @@ class SimCLR(Objective):
         """NT-Xent over the batch."""
         z1, z2 = net(batch.views[0]).z, net(batch.views[1]).z
         return Loss(nt_xent(z1, z2, self.tau), notes=geometry(z1, z2))
+
+    def warning(self, metrics: Mapping[str, float]) -> str | None:
+        """Whether the projections have collapsed."""
+        return collapse(metrics)

@@ -7,12 +7,13 @@ through z (the SSFL paper's Eq. 1 has the stop on the predictor's side; its Algo
 The projector has two layers, as for CIFAR in the original, the last norm without scale and shift.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
 from coterie.kit.fields import PositiveCount
 from coterie.kit.objective import Batch, Loss, Objective, projected
-from coterie.kit.self_supervised import geometry, symmetric_distance
+from coterie.kit.self_supervised import collapse, geometry, symmetric_distance
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network, mlp_head
 
@@ -39,3 +40,7 @@ class SimSiam(Objective):
         one, two = net(batch.views[0]), net(batch.views[1])
         total = symmetric_distance(one.p, two.p, one.z, two.z)
         return Loss(total, notes=geometry(one.z, two.z), outputs=(one, two))
+
+    def warning(self, metrics: Mapping[str, float]) -> str | None:
+        """Whether the projections have collapsed."""
+        return collapse(metrics)

@@ -8,6 +8,7 @@ of unit vectors is shorter: they are normalised after averaging and before every
 Settled here: two views of full size, no queue, prototypes trained from the first step.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 from coterie.core.bundle import Tensors
 from coterie.kit.fields import Count, Positive, PositiveCount
 from coterie.kit.objective import Batch, Loss, Objective, projected
-from coterie.kit.self_supervised import geometry, swapped_prediction
+from coterie.kit.self_supervised import collapse, geometry, swapped_prediction
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network, mlp_head
 
@@ -66,3 +67,7 @@ class SwAV(Objective):
     def after_average(self, weights: Tensors) -> Tensors:
         """The averaged prototypes have length one again."""
         return {**weights, _WEIGHT: F.normalize(weights[_WEIGHT], dim=1)}
+
+    def warning(self, metrics: Mapping[str, float]) -> str | None:
+        """Whether the projections have collapsed."""
+        return collapse(metrics)
