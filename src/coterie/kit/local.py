@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
+from coterie.core.bundle import Tensors
 from coterie.core.errors import Diverged
 from coterie.kit.context import ClientContext
 from coterie.kit.objective import Batch, Loss
@@ -126,3 +127,19 @@ def freeze_all_but(net: Network, only: tuple[str, ...]) -> None:
 def all_finite(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether no floating entry is NaN or infinite."""
     return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
+
+
+def parameters(net: Network) -> Tensors:
+    """Copies of the parameters that are trained; no buffers."""
+    return {n: p.detach().clone() for n, p in net.named_parameters() if p.requires_grad}
+
+
+def pull_towards(anchor: Tensors, weight: float) -> Callable[[Network], None] | None:
+    """A hook that adds weight (w - anchor) to a step's gradients; None for a weight of 0."""
+
+    def pull(net: Network) -> None:
+        for name, parameter in net.named_parameters():
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter.detach() - anchor[name], alpha=weight)
+
+    return pull if weight > 0 else None

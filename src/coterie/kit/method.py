@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from coterie.core.bundle import ClientState, Payload, ServerState, Tensors
+from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
 from coterie.core.task import ClientId, Reply, Round, Stage
 from coterie.nets.heads import Network
 
@@ -123,7 +123,7 @@ class FederatedEvaluator(Method):
         Without it, clients have no state then, and the model is in what `start` returns. Where the
         method has no global model, it is the client's own.
         """
-        raise NotImplementedError
+        return Bundle()
 
     @abstractmethod
     def finish(self, ctx: "ServerContext", server: ServerState) -> Mapping[str, float]:

@@ -38,11 +38,6 @@ def own_model(ctx: ClientContext, state: ClientState | None) -> Tensors:
     return state[PERSONAL] if state else ctx.initial()
 
 
-def parameters(net: Network) -> Tensors:
-    """Copies of the parameters that are trained; no buffers."""
-    return {n: p.detach().clone() for n, p in net.named_parameters() if p.requires_grad}
-
-
 def buffers(net: Network) -> Tensors:
     """Copies of what is not trained: statistics of norms."""
     return {name: buffer.detach().clone() for name, buffer in net.named_buffers()}

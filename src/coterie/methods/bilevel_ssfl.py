@@ -20,10 +20,9 @@ from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
 from coterie.kit import stock
 from coterie.kit.context import ClientContext
 from coterie.kit.fields import NonNegative
-from coterie.kit.local import Stepper
+from coterie.kit.local import Stepper, parameters, pull_towards
 from coterie.kit.method import Method
-from coterie.kit.personal import PERSONAL, own_model, parameters
-from coterie.nets.heads import Network
+from coterie.kit.personal import PERSONAL, own_model
 
 
 @final
@@ -46,14 +45,8 @@ class BiLevelSSFL(Method):
         """Train both models on the same batches, the personal one first."""
         shared = ctx.net(down["model"])
         own = ctx.net(own_model(ctx, state), slot=PERSONAL)
-        anchor = parameters(shared)
-
-        def pull(net: Network) -> None:
-            for name, weight in net.named_parameters():
-                if weight.grad is not None:
-                    weight.grad.add_(weight.detach() - anchor[name], alpha=self.lam)
-
-        ours = Stepper(ctx, own, hook=pull if self.lam > 0 else None, name=PERSONAL)
+        pull = pull_towards(parameters(shared), self.lam)
+        ours = Stepper(ctx, own, hook=pull, name=PERSONAL)
         theirs = Stepper(ctx, shared)
         for batch in ctx.batches():
             ours(ctx.objective.loss(own, batch), batch)

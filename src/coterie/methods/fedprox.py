@@ -16,9 +16,8 @@ from coterie.core.bundle import Bundle, ClientState, Payload
 from coterie.kit import stock
 from coterie.kit.context import ClientContext
 from coterie.kit.fields import NonNegative
-from coterie.kit.local import train
+from coterie.kit.local import parameters, pull_towards, train
 from coterie.kit.method import Method
-from coterie.nets.heads import Network
 
 
 @final
@@ -40,14 +39,8 @@ class FedProx(Method):
     ) -> tuple[Payload, ClientState | None]:
         """Train with the proximal gradient."""
         net = ctx.net(down["model"])
-        anchor = {name: weight.detach().clone() for name, weight in net.named_parameters()}
-
-        def pull(net: Network) -> None:
-            for name, weight in net.named_parameters():
-                if weight.grad is not None:
-                    weight.grad.add_(weight.detach() - anchor[name], alpha=self.mu)
-
-        train(ctx, net, ctx.objective.loss, hook=pull if self.mu > 0 else None)
-        gaps = (weight.detach() - anchor[name] for name, weight in net.named_parameters())
+        anchor = parameters(net)
+        train(ctx, net, ctx.objective.loss, hook=pull_towards(anchor, self.mu))
+        gaps = (weight - anchor[name] for name, weight in parameters(net).items())
         ctx.metrics["drift"] = sum(float(gap.square().sum()) for gap in gaps) ** 0.5
         return Bundle({"model": ctx.shared(net)}), None

@@ -207,20 +207,27 @@ class FedSSC(Method):
             return Bundle({"model": ctx.shared(net)}), state
         if stage != EXTRACT:
             self._train(ctx, net, down, state)
+        up = self._represented(ctx, net)
+        if stage == EXTRACT:
+            return up, None
+        kept = Bundle({"previous": ctx.weights(net)}) if self._keeps_previous(stage) else None
+        return up.replace(model=ctx.shared(net)), kept
+
+    def _represented(self, ctx: ClientContext, net: Network) -> Payload:
+        """The class means that are shared; with another negative, also a look at the collapse."""
+        if not self._shares and self.negative == "previous":
+            return Bundle()
         found = represent(ctx, net)
         ctx.metrics["feature_std"] = found.feature_std
+        if not self._shares:
+            return Bundle()
         enough = found.counts >= self.min_count
-        up = Bundle(
+        return Bundle(
             {
                 "class_means": {"zs": torch.where(enough[:, None], found.means, 0.0)},
                 "class_counts": {"n": torch.where(enough, found.counts, 0)},
             }
         )
-        if stage == EXTRACT:
-            return up, None
-        kept = Bundle({"previous": ctx.weights(net)}) if self._keeps_previous(stage) else None
-        up = up if self._shares else Bundle()
-        return up.replace(model=ctx.shared(net)), kept
 
     def _keeps_previous(self, stage: str) -> bool:
         used = stage != FEATURES or self.stage1 == "moon+glob"

@@ -25,10 +25,10 @@ from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
 from coterie.kit import stock
 from coterie.kit.context import ClientContext
 from coterie.kit.fields import NonNegative, Positive, PositiveCount
-from coterie.kit.local import Stepper
+from coterie.kit.local import Stepper, parameters
 from coterie.kit.method import Method
 from coterie.kit.objective import Batch
-from coterie.kit.personal import adapt, buffers, lay, parameters
+from coterie.kit.personal import adapt, buffers, lay
 from coterie.nets.heads import Network
 
 
