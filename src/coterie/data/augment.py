@@ -143,7 +143,7 @@ AUGMENTS: dict[str, Callable[[], Augment]] = {
     "byol": partial(
         RandomView, jitter=0.8, strengths=(0.4, 0.4, 0.2, 0.1), grey=0.2, blur=0.5, solarise=0.1
     ),
-    "resized-crop": partial(RandomView, scale=(0.3, 1.0), flip=0.0),
+    "resized-crop": partial(RandomView, scale=(0.6, 1.0), flip=0.0),
 }
 
 
