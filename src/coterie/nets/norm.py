@@ -1,33 +1,183 @@
-"""Normalisation layers by name."""
+"""Normalisation layers by name, and Peer Normalization (PN) of the MFCL paper (2022).
+
+PN normalises the augmented views of one sample together, channels in G groups of C / G:
+
+    y_c = gamma_c (x_c - mu) / sqrt(sigma^2 + eps) + beta_c
+    mu, sigma^2 over the V views x the channels of a group x all pixels of one sample   (Eq. 3, 4)
+
+so that a sample's values depend on no other sample. Eq. 3 as printed keeps a map over the pixels;
+settled here, as in its Figure 3 and the authors' code: pixels are averaged over. That code takes
+the mean of the views' own variances (`var = "average"`), which lacks (mu_1 - mu_2)^2 / 4 of the
+variance of both together (`"pooled"`). Groups are contiguous channels; gamma and beta are per
+channel; a single view is its own peer, which is GroupNorm. There are no running statistics.
+"""
 
 import math
-from typing import Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
-NormKind = Literal["bn", "gn", "none"]
+NormKind = Literal["bn", "gn", "pn", "none"]
+Variance = Literal["pooled", "average"]
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 GROUPS = 16
 
 
+class PeerNorm(nn.Module):
+    """Normalises the views of every sample together; takes (V K, C, ...).
+
+    The batch has view 1 of K samples, then view 2 of the same K in the same order, and so on.
+    Inside a network the number of views is that of a forward pass: see `paired`.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        groups: int = GROUPS,
+        views: int = 2,
+        var: Variance = "pooled",
+        eps: float = 1e-3,
+    ) -> None:
+        super().__init__()
+        self.channels, self.groups = channels, groups_of(channels, groups)
+        self.views, self.var, self.eps = views, var, eps
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalised batch, in the same order."""
+        if self.views == 1:
+            return F.group_norm(x, self.groups, self.weight, self.bias, self.eps)
+        if len(x) % self.views:
+            raise ValueError(
+                f"PeerNorm takes {self.views} views of every sample, one view of all samples after "
+                f"another; a batch of {len(x)} cannot be that"
+            )
+        rows = x.reshape(self.views, len(x) // self.views, self.channels, -1)
+        y: Tensor = _Peers.apply(  # type: ignore[no-untyped-call]
+            rows, self.weight, self.bias, self.groups, self.var == "average", self.eps
+        )
+        return y.reshape(x.shape)
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        return f"{self.channels}, groups={self.groups}, views={self.views}, var={self.var!r}"
+
+
+class _Peers(torch.autograd.Function):
+    """PN of (views, samples, channels, pixels) with its gradient written out: twice as fast.
+
+    With m = mu, or under `average` the mean of a view alone, and r = 1 / sqrt(sigma^2 + eps):
+
+        y  = gamma (x - mu) r + beta,      sigma^2 = mean (x - m)^2,      g = gamma dy
+        dx = r (g - mean g) - r^3 (x - m) mean(g (x - mu))
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, average: bool, eps: float
+    ) -> Tensor:
+        """y."""
+        views, samples, channels, _ = x.shape
+        grouped = x.reshape(views, samples, groups, -1)
+        means = grouped.mean(dim=3)
+        mean = means.mean(dim=0, keepdim=True)
+        middle = means if average else mean
+        centred = grouped - middle[..., None]
+        entries = views * grouped.shape[3]
+        variance = torch.linalg.vecdot(centred, centred).sum(dim=0) / entries
+        inverse = torch.rsqrt(variance + eps)
+        scale = _spread(inverse, channels) * weight
+        shift = _spread(middle - mean, channels) * scale + bias
+        ctx.save_for_backward(x, weight, mean, middle, inverse)
+        return centred.reshape(x.shape).mul_(scale[..., None]).add_(shift[..., None])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        """dx, dgamma, dbeta."""
+        x, weight, mean, middle, inverse = ctx.saved_tensors
+        channels, entries = x.shape[2], x[:, 0].numel() // inverse.shape[1]
+        total = dy.sum(dim=3)
+        along = torch.linalg.vecdot(dy, x) - _spread(mean, channels) * total  # sum dy (x - mu)
+        means = [
+            (part * weight).sum(dim=0).reshape(*inverse.shape, -1).sum(dim=2) / entries
+            for part in (total, along)
+        ]
+        slope = -(inverse**3) * means[1]
+        rest = -inverse * means[0] - slope * middle
+        dx = dy * (_spread(inverse, channels) * weight)[..., None]
+        dx = dx.addcmul_(x, _spread(slope, channels)[..., None])
+        dx = dx.add_(_spread(rest, channels)[..., None])
+        dweight = (along * _spread(inverse, channels)).sum(dim=(0, 1))
+        return dx, dweight, total.sum(dim=(0, 1)), None, None, None
+
+
+def _spread(values: Tensor, channels: int) -> Tensor:
+    """Values of groups, for each of their channels."""
+    return values.repeat_interleave(channels // values.shape[-1], dim=-1)
+
+
+@contextmanager
+def paired(module: nn.Module, views: int = 2) -> Iterator[None]:
+    """Tell the PeerNorm layers of a module that batches hold so many views, until the end.
+
+        with paired(net, views=2):
+            outputs = net(torch.cat([view1, view2]))
+
+    Outside, networks take single views, as of test images.
+    """
+    if views < 1:
+        raise ValueError(f"a batch holds one view or more, not {views}")
+    before = [(layer, layer.views) for layer in _peer_norms(module)]
+    try:
+        for layer, _ in before:
+            layer.views = views
+        yield
+    finally:
+        for layer, number in before:
+            layer.views = number
+
+
+def has_peer_norm(module: nn.Module) -> bool:
+    """Whether the views of a sample must go through a module together."""
+    return any(True for _ in _peer_norms(module))
+
+
+def _peer_norms(module: nn.Module) -> Iterator[PeerNorm]:
+    return (layer for layer in module.modules() if isinstance(layer, PeerNorm))
+
+
 def norm_1d(kind: NormKind, features: int) -> nn.Module:
     """A normalisation of vectors with `features` entries."""
-    if kind == "bn":
-        return nn.BatchNorm1d(features)
-    return group_norm(features) if kind == "gn" else nn.Identity()
+    return nn.BatchNorm1d(features) if kind == "bn" else _no_batch_norm(kind, features)
 
 
 def norm_2d(kind: NormKind, channels: int) -> nn.Module:
     """A normalisation of images with `channels` channels."""
-    if kind == "bn":
-        return nn.BatchNorm2d(channels)
+    return nn.BatchNorm2d(channels) if kind == "bn" else _no_batch_norm(kind, channels)
+
+
+def _no_batch_norm(kind: NormKind, channels: int) -> nn.Module:
+    if kind == "pn":
+        return PeerNorm(channels, views=1)  # until `paired` says more
     return group_norm(channels) if kind == "gn" else nn.Identity()
 
 
 def group_norm(channels: int) -> nn.Module:
-    """GroupNorm with 16 groups, or as many as the channels allow: gcd(channels, 16)."""
-    return nn.GroupNorm(math.gcd(channels, GROUPS), channels)
+    """GroupNorm with 16 groups, or as many as the channels allow."""
+    return nn.GroupNorm(groups_of(channels), channels)
+
+
+def groups_of(channels: int, groups: int = GROUPS) -> int:
+    """gcd(channels, groups) groups; fewer channels than groups are one group."""
+    return math.gcd(channels, groups) if channels >= groups else 1
 
 
 def batch_norm_buffers(net: nn.Module) -> frozenset[str]:
