@@ -81,6 +81,10 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
         _device("executor.devices", other)
     dataset, shares, held = _given(config, given) if given else _data(config)
     _check_augment(config.data.augment, dataset)
+    config.objective.check(tuple(dataset.shape))
+    if config.method.unit_images:
+        _check_units(config, dataset)
+        dataset = dataset.in_units()
     if config.method.pooled:
         shares = shares.pooled()
     spec = Spec(
@@ -235,6 +239,22 @@ def _check_augment(name: str, dataset: Dataset) -> None:
         raise ConfigError(f"data.augment = {name!r} {problem}; use data.augment = 'none'")
 
 
+def _check_units(config: Config, dataset: Dataset) -> None:
+    """See that a method that compares pixels gets pixels."""
+    name, shape = config.tables["method"]["name"], tuple(dataset.shape)
+    if len(shape) != 3:
+        raise ConfigError(
+            f"method.name = {name!r} takes images, the data has samples of shape {shape}"
+        )
+    if dataset.x_train.dtype != np.uint8:
+        low, high = float(dataset.x_train.min()), float(dataset.x_train.max())
+        if low < 0.0 or high > 1.0:
+            raise ConfigError(
+                f"method.name = {name!r} takes images of bytes, or of floats between 0 and 1, the "
+                f"data has floats from {low:g} to {high:g}"
+            )
+
+
 def _check_heads(experiment: Experiment) -> None:
     """Build the networks, and see that evaluators find the heads they need."""
     try:
@@ -270,3 +290,11 @@ def _check_cohort(experiment: Experiment) -> None:
             f"cohort.min_clients = {cohort.min_clients}, but a round invites {invited} of "
             f"{clients} clients: raise cohort.fraction (now {cohort.fraction:g}) or lower it"
         )
+    for stage in experiment.config.method.stages(experiment.config.run.rounds):
+        asked = {"sample": invited, "all": clients, "none": 0}[stage.cohort]
+        left = asked - int(asked * stage.drop + 1e-9)
+        if asked and stage.quorum > left:
+            raise ConfigError(
+                f"the stage {stage.name!r} needs answers of {stage.quorum} clients and asks {left} "
+                f"of {clients}: lower the quorum or the drop rate of [method]"
+            )

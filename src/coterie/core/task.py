@@ -22,6 +22,8 @@ class Stage:
     cohort: Literal["sample", "all", "none"] = "sample"  # "none": a server-only round
     drop: float = 0.0  # this share of the cohort, rounded down, is lost before the round starts
     quorum: int = 1  # fewer valid replies than this: the round is skipped
+    steady: bool = False  # `drop` takes the same clients in all rounds of stages of this name
+    required: bool = False  # a round that would be skipped ends the run: it cannot go on without
 
 
 @dataclass(frozen=True, slots=True)

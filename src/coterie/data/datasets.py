@@ -14,7 +14,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -87,6 +87,10 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample: (C, H, W) or (F,)."""
         return self.x_train.shape[1:]
+
+    def in_units(self) -> "Dataset":
+        """The same data without normalisation: images in [0, 1]."""
+        return replace(self, mean=(), std=())
 
 
 def names() -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from coterie.kit.imbalance import entropy
+
 SIGMA = 1e-6  # MFCL's share of a class that a client does not have
 
 
@@ -27,7 +29,7 @@ def measures(table: np.ndarray, sigma: float = SIGMA) -> dict[str, float]:
         raise ValueError("no client of the table has a sample")
     shares = held / held.sum(axis=1, keepdims=True)
     mix = held.sum(axis=0) / held.sum()
-    entropies = _entropy(shares)
+    entropies = entropy(shares)
     total = _divergences(np.where(shares > 0, shares, sigma))
     clients = len(held)
     middle = (shares + mix) / 2
@@ -35,21 +37,15 @@ def measures(table: np.ndarray, sigma: float = SIGMA) -> dict[str, float]:
         "beta_cib": max(0.0, float(np.log2(held.shape[1]) - entropies.mean())),
         "beta_hetero_pairs": total / max(1, clients * (clients - 1)),
         "beta_hetero_tables": total / clients**2,
-        "jensen_shannon": max(0.0, float((_entropy(middle) - entropies / 2).mean()) - _half(mix)),
+        "jensen_shannon": max(0.0, float((entropy(middle) - entropies / 2).mean()) - _half(mix)),
         "earth_mover": float(np.abs(shares - mix).sum(axis=1).mean()),
         "effective_classes": float(np.exp2(entropies).mean()),
         "size_gini": _gini(sizes),
     }
 
 
-def _entropy(shares: np.ndarray) -> np.ndarray:
-    """H in bits of every row; a share of 0 adds nothing."""
-    logarithms = np.log2(np.where(shares > 0, shares, 1.0))
-    return np.asarray(-(shares * logarithms).sum(axis=-1))
-
-
 def _half(mix: np.ndarray) -> float:
-    return float(_entropy(mix)) / 2
+    return float(entropy(mix)) / 2
 
 
 def _divergences(shares: np.ndarray) -> float:

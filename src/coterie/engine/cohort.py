@@ -51,6 +51,9 @@ def dropouts(
     count = int(len(ids) * stage.drop + 1e-9)
     if count == 0:
         return lost
-    for pick in seeds.generator(seed, "stage-drop", round).choice(len(ids), count, replace=False):
+    draw = seeds.generator(seed, "stage-drop", round)
+    if stage.steady:
+        draw = seeds.generator(seed, f"stage-drop/{stage.name}")
+    for pick in draw.choice(len(ids), count, replace=False):
         lost[ids[pick]] = "before"
     return lost

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from coterie.core import seeds
 from coterie.core.bundle import Bundle, Payload, ServerState
-from coterie.core.errors import NoReplies, RunFailed
+from coterie.core.errors import Diverged, NoReplies, RunFailed
 from coterie.core.task import METHOD, Attempt, Executor, Round, Stage, Task
 from coterie.engine import cohort
 from coterie.engine.cohort import Cohort
@@ -142,6 +142,7 @@ class Loop:
 
     def _round(self, stage: Stage, round: Round, before: Standing) -> Standing:
         begin = time.perf_counter()
+        self.store.tidy(before.server)
         self._attempt = replace(self._attempt, kept=tuple(self.store.rounds()))
         everyone = list(self.clients.values())
         invited = cohort.sample(everyone, stage, self.plan.cohort.fraction, self.seed, round.index)
@@ -151,6 +152,12 @@ class Loop:
         server = self._play(stage, round, before.server, tally)
         quorum = max(stage.quorum, self.plan.cohort.min_clients) if invited else 0
         skipped = len(tally.valid) < quorum or server is None
+        if skipped and stage.required:
+            raise RunFailed(
+                f"round {round.index + 1} ({stage.name}) got {len(tally.valid)} of the "
+                f"{quorum} answers that all later rounds need ({tally.first_problem()}); use "
+                "--resume when clients can be reached, or start again with a lower quorum"
+            )
         if skipped or server is None:
             server = before.server
         server = self.store.adopt(server)
@@ -210,8 +217,10 @@ class Loop:
             replies = tally.valid_replies(self.executor.run(tasks), down, rules)
             try:
                 result: ServerState | None = self.method.server_update(ctx, server, replies)
-            except NoReplies:
-                result = None
+            except (NoReplies, Diverged) as error:
+                result, tally.trouble = None, str(error)
+                if isinstance(error, Diverged):
+                    tally.note(tally.trouble)
             for _ in replies:  # a method that looks at no reply still lets everyone answer
                 pass
         self.parts.nets(METHOD).release()

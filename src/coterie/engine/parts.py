@@ -12,11 +12,12 @@ from coterie.core.errors import ConfigError
 from coterie.core.registry import Component
 from coterie.core.task import ClientId
 from coterie.kit.evaluator import Evaluator
+from coterie.kit.make import Make
 from coterie.kit.method import FederatedEvaluator, Method
 from coterie.kit.objective import Objective
 from coterie.kit.optimizers import Local
 from coterie.kit.pool import Nets
-from coterie.nets.build import NetSettings, make_backbone
+from coterie.nets.build import NetSettings
 from coterie.nets.heads import Network
 
 
@@ -91,6 +92,7 @@ class Parts:
                 self._build(self.program(program), seeds.torch_seed(self.spec.seed, "init", 0)),
                 private=self.objective.private,
                 local_buffers=self.spec.net.bn_buffers == "local",
+                central=self._builder(self.program(program)).central,
                 device=self.spec.device,
             )
         return self._nets[program]
@@ -106,10 +108,11 @@ class Parts:
         return self.nets(program).split(key, net)[0]
 
     def _build(self, method: Method, seed: int) -> dict[str, Network]:
+        spec = self.spec
         with seeds.scoped(seed):
-            return method.nets(self._make)
+            make = Make(self.objective, spec.net, spec.shape, spec.classes)
+            return self._builder(method).nets(make)
 
-    def _make(self) -> Network:
-        settings = self.spec.net
-        backbone = make_backbone(settings, self.spec.shape)
-        return self.objective.build(backbone, self.spec.classes, settings.projection)
+    def _builder(self, method: Method) -> Method:
+        """Whose networks a program has: an evaluator without any takes those it evaluates."""
+        return method if type(method).nets is not Method.nets else self.method

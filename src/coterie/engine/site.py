@@ -39,6 +39,8 @@ class Site:
     def __init__(self, spec: Spec, partition: Partition) -> None:
         self.spec, self.partition, self.parts = spec, partition, Parts(spec)
         self.dataset = open_cached(Path(spec.data))
+        if self.parts.method.unit_images:
+            self.dataset = self.dataset.in_units()
         self._attempt = 0
 
     def clients(self) -> list[ClientInfo]:

@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,6 +52,7 @@ class CheckpointStore:
     def __init__(self, run: Path, keep: int = 2) -> None:
         self.run, self.keep = run, keep
         self.folder, self.blobs = run / "checkpoints", run / "blobs"
+        self._referred: dict[int, frozenset[str]] = {}  # blobs, by checkpoint
 
     def rounds(self) -> list[int]:
         """The rounds that have a checkpoint directory, oldest first."""
@@ -62,6 +62,7 @@ class CheckpointStore:
     def commit(self, server: ServerState, position: Position) -> None:
         """Make a round's outcome permanent."""
         final = self._place(position.round)
+        self._referred.pop(position.round, None)
         temporary = final.with_name(f"{final.name}.tmp")
         files = {
             _SERVER: codec.encode(server),
@@ -103,6 +104,17 @@ class CheckpointStore:
                     sync_folder(self.blobs)
             homes[name] = Blob(home, blob.dtype, blob.shape, blob.sha256)
         return Bundle(server.tensors, server.scalars, homes)
+
+    def tidy(self, server: ServerState) -> None:
+        """Remove blobs that neither a checkpoint nor the state at hand has a use for."""
+        wanted = {blob.sha256 for blob in server.blobs.values()}
+        idle = [path for path in self.blobs.glob("*") if path.name not in wanted]
+        if idle:
+            committed = frozenset[str]().union(*map(self._blobs_of, self.rounds()))
+            with disk_errors(self.blobs):
+                for path in idle:
+                    if path.name not in committed:
+                        path.unlink(missing_ok=True)
 
     def newest(self) -> tuple[ServerState, Position, list[str]] | None:
         """The newest checkpoint that is whole, and what was wrong with newer ones.
@@ -157,18 +169,19 @@ class CheckpointStore:
             yield f"{path} is not what was committed"
 
     def _prune(self) -> None:
-        rounds = self.rounds()
-        for old in rounds[: -self.keep]:
+        for old in self.rounds()[: -self.keep]:
             shutil.rmtree(self._place(old), ignore_errors=True)
-        if self.blobs.exists():
-            wanted: set[str] = set()
-            for round in rounds[-self.keep :]:
-                with suppress(OSError, CodecError):  # a broken one has no use for its blobs
-                    server = codec.decode((self._place(round) / _SERVER).read_bytes())
-                    wanted.update(blob.sha256 for blob in server.blobs.values())
-            for path in self.blobs.iterdir():
-                if path.name not in wanted:
-                    path.unlink()
+        self.tidy(Bundle())
+
+    def _blobs_of(self, round: int) -> frozenset[str]:
+        """The blobs that a checkpoint refers to; a broken one has no use for any."""
+        if round not in self._referred:
+            try:
+                server = codec.decode((self._place(round) / _SERVER).read_bytes())
+            except (OSError, CodecError):
+                return frozenset()
+            self._referred[round] = frozenset(blob.sha256 for blob in server.blobs.values())
+        return self._referred[round]
 
     def _place(self, round: int) -> Path:
         return self.folder / f"round_{round:06d}"

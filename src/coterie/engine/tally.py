@@ -40,6 +40,7 @@ class Tally:
         self.valid: list[ClientId] = []
         self.states: dict[ClientId, tuple[int, str]] = {}
         self.server_metrics: dict[str, float] = {}
+        self.trouble = "nobody was invited"  # why there is no new state, if clients are not why
         self.bytes_up = 0
         self._bytes_broadcast = self._bytes_own = 0
         self._diverged = 0
@@ -107,7 +108,7 @@ class Tally:
     def first_problem(self) -> str:
         """One reason of those recorded, as an example."""
         reasons = {**self.rejected, **self.lost}
-        return next((f"client {c}: {why}" for c, why in reasons.items()), "nobody was invited")
+        return next((f"client {c}: {why}" for c, why in reasons.items()), self.trouble)
 
     def note(self, text: str) -> None:
         """Tell whoever listens."""

@@ -51,6 +51,7 @@ class Screen:
             for group, rule in self._rules.items()
             if rule.like in down
         }
+        self._arrays: Mapping[str, tuple[str, tuple[int, ...]]] | None = None  # dtype, row shape
 
     def problem(self, reply: Reply) -> str | None:
         """What is wrong with a reply, or None."""
@@ -65,7 +66,11 @@ class Screen:
                 return f"it did not send the group {group!r}"
             if found := self._unlike(group, reply.up[group]) or _wild(group, reply.up[group]):
                 return found
+        arrays = {name: (blob.dtype, blob.shape[1:]) for name, blob in reply.up.blobs.items()}
+        if self._arrays is not None and arrays != self._arrays:
+            return f"its arrays are {arrays}, not {self._arrays}"
         # only a reply that is right in every respect may say what the others must look like
+        self._arrays = arrays
         for group in self._rules:
             self._expected.setdefault(group, schema(reply.up[group]))
         return None

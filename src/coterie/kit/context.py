@@ -99,6 +99,11 @@ class ClientContext:
             self.keeps[f"{key}:{slot}"] = kept
         return shared
 
+    def keep(self, tensors: Tensors, key: str = "model", slot: str = "local") -> None:
+        """Keep names of another network that has a part of the trained one in it."""
+        if tensors:
+            self.keeps[f"{key}:{slot}"] = tensors
+
     def weights(self, net: Network) -> Tensors:
         """Copies of all weights, for a state of this client: nothing of them may be sent."""
         shared, kept = self._nets.split(self._lent[id(net)][0], net)
@@ -148,7 +153,7 @@ class ServerContext:
     def frozen(self, weights: Tensors, key: str = "model") -> Frozen:
         """A reference network; without shared BatchNorm statistics it uses each batch's own."""
         frozen = self._nets.frozen(key, weights, {})
-        self._nets.statistics_from_batches(frozen.net)
+        self._nets.statistics_from_batches(frozen.net, key)
         return frozen
 
     def weights(self, net: Network, key: str = "model") -> Tensors:

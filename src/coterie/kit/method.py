@@ -4,7 +4,7 @@ Slots are written out, or filled with a function from `kit.stock`. No method inh
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
@@ -13,6 +13,7 @@ from coterie.nets.heads import Network
 
 if TYPE_CHECKING:
     from coterie.kit.context import ClientContext, ServerContext, Shard
+    from coterie.kit.make import Make
     from coterie.kit.optimizers import Local
     from coterie.kit.pool import Frozen, Nets
 
@@ -35,6 +36,15 @@ class Method(ABC):
 
     pooled: ClassVar[bool] = False
     """All data are merged into one client before the run (centralised training)."""
+
+    unit_images: ClassVar[bool] = False
+    """Networks see images in [0, 1], without the data set's mean and standard deviation."""
+
+    central: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """By network, the prefixes of names that only the server trains.
+
+    Of these nothing is private to a client, and BatchNorm statistics are the server's own whatever
+    `net.bn_buffers` says."""
 
     @abstractmethod
     def init(self, nets: "Nets") -> ServerState:
@@ -87,8 +97,11 @@ class Method(ABC):
         """The stretches of the run; `rounds` counts training rounds."""
         return (Stage("train", rounds),)
 
-    def nets(self, make: Callable[[], Network]) -> dict[str, Network]:
-        """The networks it uses; `make` builds one for the objective."""
+    def nets(self, make: "Make") -> dict[str, Network]:
+        """The networks it uses; `make()` builds one for the objective.
+
+        `"model"` is the one that is tested; there may be others that are sent or trained.
+        """
         return {"model": make()}
 
     @classmethod

@@ -1,7 +1,8 @@
 """Nets: the networks of a method as scratch modules, built once and loaded many times.
 
 Some names of a network never leave its client: what the objective calls private, and BatchNorm
-statistics under `net.bn_buffers = "local"`. Everybody else sees only the shared names.
+statistics under `net.bn_buffers = "local"`. Everybody else sees only the shared names. Names that
+only the server trains (`central`) are never kept.
 """
 
 import copy
@@ -51,6 +52,11 @@ class Frozen:
             outputs: Outputs = self.net(x)
         return outputs
 
+    def each(self, views: Sequence[Tensor]) -> tuple[Outputs, ...]:
+        """The outputs for several views of the same samples."""
+        with torch.no_grad():
+            return self.net.each(views)
+
     def encode(self, x: Tensor) -> Tensor:
         """The representation h of images."""
         with torch.no_grad():
@@ -81,8 +87,10 @@ class Nets(Mapping[str, Network]):
         *,
         private: tuple[str, ...] = (),
         local_buffers: bool = False,
+        central: Mapping[str, tuple[str, ...]] | None = None,
         device: str = "cpu",
     ) -> None:
+        self._central = dict(central or {})
         self._initial = {key: net.eval() for key, net in initial.items()}
         self._start = {key: _copies(net) for key, net in initial.items()}
         self._trained = {
@@ -94,6 +102,7 @@ class Nets(Mapping[str, Network]):
                 name
                 for name in net.state_dict()
                 if name.startswith(private) or (local_buffers and name in batch_norm_buffers(net))
+                if not name.startswith(self._central.get(key, ()))
             )
             for key, net in initial.items()
         }
@@ -170,11 +179,12 @@ class Nets(Mapping[str, Network]):
             raise KeyError(f"the weights for network {key!r} {problem}")
         net.load_state_dict({**start, **kept, **weights})
 
-    def statistics_from_batches(self, net: nn.Module) -> None:
+    def statistics_from_batches(self, net: nn.Module, key: str = "model") -> None:
         """Let BatchNorm use each batch's own statistics, where no shared ones exist."""
         if self.local_buffers:
-            for module in net.modules():
-                if isinstance(module, BATCH_NORMS):
+            central = self._central.get(key, ())
+            for path, module in net.named_modules():
+                if isinstance(module, BATCH_NORMS) and not f"{path}.".startswith(central):
                     module.train()
                     module.momentum = 0.0
 

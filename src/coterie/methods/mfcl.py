@@ -1,0 +1,317 @@
+"""MFCL: modular federated contrastive learning with Peer Normalization (2022, anonymous).
+
+Clients train a small autoencoder together, the sensor f, g; the server trains everything that is
+deep, the discriminator, on the representations that the clients' sensor makes of their images:
+
+    sense     theta = sum_m n_m theta_m / sum_m n_m      theta_m descends L(x, g(f(x)))   (Eq. 1, 2)
+    upload    z_ij = f(x_ij), j = 1, 2                   two views of every image, with theta
+    contrast  the discriminator descends the objective on batches of pairs (z_i1, z_i2)
+
+A round is one of federated averaging in `sense`, one upload in `upload`, one epoch of the server in
+`contrast`; `run.rounds` counts the epochs. The objective of the run is the server's: `simclr` (the
+paper's NT-Xent), `simsiam` or `byol`. `[local]` is how clients train the sensor.
+
+Settled here, where the paper is open or its code differs (`nets/sensor.py` has the networks):
+
+- Images are in [0, 1]. Both views of a batch go through the sensor together, as PN needs them, in
+  training and for the upload; a test image is a single view, for which PN is GroupNorm.
+- The paper sends representations once; its code encodes anew in every server step. `refresh`:
+  `once` sends `views_cached` pairs of every image, of which epochs take turns; `epoch` sends one
+  pair of every image before each epoch, in the place of the last ones.
+- Batches have all clients in proportion to what they sent, "32 of each of 10" where sizes are equal.
+- LARS has learning rate `server_lr` B / 256 with warm-up and one cosine over all epochs, and keeps
+  its velocity between them. The paper's code adds both halves of NT-Xent, here is their mean.
+- `drop` loses a share of the clients in the upload alone, the same ones in every upload; with
+  fewer answers than `quorum` the first upload ends the run, a later one is passed over.
+- The sensor's BatchNorm statistics are averaged or stay with the client as `net.bn_buffers` says;
+  in the authors' code they stay, and every client encodes with its own.
+- A linear classifier is trained afterwards, by an evaluator; or jointly with the server's epochs,
+  with a stop-gradient, on z or h divided by their length (`joint`), for which labels are sent.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal, final
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coterie.core.bundle import Blob, Bundle, ClientState, Payload, ServerState, Tensors
+from coterie.core.errors import ConfigError, Diverged, NoReplies
+from coterie.core.task import ClientId, Reply, Round, Stage
+from coterie.kit.context import ClientContext, ServerContext
+from coterie.kit.fields import Count, Decay, NonNegative, Positive, PositiveCount, Share
+from coterie.kit.imbalance import class_imbalance
+from coterie.kit.local import train
+from coterie.kit.make import Make
+from coterie.kit.method import Method
+from coterie.kit.objective import Batch, Loss
+from coterie.kit.optimizers import Local
+from coterie.kit.pairs import PairPool, Pairs
+from coterie.kit.pool import Nets
+from coterie.kit.server_training import ServerTraining, descend_linear, full_rate
+from coterie.nets.build import Backbone
+from coterie.nets.heads import Network
+from coterie.nets.norm import NormKind, Variance, paired
+from coterie.nets.sensor import Autoencoder, Modular, Reads, Sensed, SensorKind, build_sensor
+
+SENSE, UPLOAD, CONTRAST = "sense", "upload", "contrast"
+_SENSOR, _DISCRIMINATOR, _HEAD, _MEMORY = "sensor", "discriminator", "head", "optimizer"
+_PAIRS, _LABELS = "pairs", "labels"
+_LINEAR_RATE = 30.0  # of the joint classifier, for a full batch; that of the probes
+
+
+@final
+@dataclass(frozen=True)
+class MFCL(Method):
+    """A federated sensor, and a discriminator on the server."""
+
+    share_representations: bool = False  # nothing runs until this is true
+    share_labels: bool = False  # labels are sent with the representations
+    joint: Reads = "no"  # what a joint classifier reads
+    sensor: SensorKind = "code"
+    sensor_width: PositiveCount = 64  # channels of a representation
+    sensor_norm: NormKind = "pn"
+    peer_variance: Variance = "pooled"
+    loss: Literal["bce", "mse"] = "bce"
+    sense_rounds: PositiveCount = 15
+    refresh: Literal["once", "epoch"] = "once"
+    views_cached: PositiveCount = 1  # pairs of every image under `once`
+    precision: Literal["fp16", "fp32"] = "fp16"
+    drop: Share = 0.0  # delta
+    quorum: PositiveCount = 1  # Q
+    server_batch: Annotated[int, Ge(2)] = 320  # pairs
+    server_optimizer: Literal["lars", "sgd", "adam"] = "lars"
+    server_lr: Positive = 1.5  # for a batch of 256
+    server_momentum: Decay = 0.9
+    server_weight_decay: NonNegative = 1e-4
+    server_warmup: Count = 10  # epochs
+
+    objectives = ("simclr", "simsiam", "byol")
+    reduce: ClassVar = {_SENSOR: "mean"}
+    leaves: ClassVar[str] = (
+        "weights of the sensor, its number of samples, and representations of all its images, from "
+        "which images can be told; with method.share_labels their labels too"
+    )
+    unit_images = True
+    central: ClassVar = {
+        _DISCRIMINATOR: ("",),
+        "model": ("backbone.discriminator.", "projector.", "classifier."),
+    }
+
+    def __post_init__(self) -> None:
+        if self.joint != "no" and not self.share_labels:
+            raise ConfigError(
+                f"method.joint = {self.joint!r} trains on labels at the server: it needs "
+                "method.share_labels = true"
+            )
+        if self.refresh == "epoch" and self.views_cached > 1:
+            raise ConfigError(
+                f"method.views_cached = {self.views_cached} is for method.refresh = 'once'; under "
+                "'epoch' every upload is one new pair of each image"
+            )
+
+    def check(self, local: Local) -> None:
+        """Ask for the user's word that representations may leave their clients."""
+        if not self.share_representations:
+            raise ConfigError(
+                "mfcl sends representations of all images to the server, from which images can be "
+                "told; if they may leave their clients, say method.share_representations=true"
+            )
+
+    def stages(self, rounds: int) -> tuple[Stage, ...]:
+        """Sensing, then one upload and all epochs, or an upload before every epoch."""
+        send = Stage(UPLOAD, 1, "all", self.drop, self.quorum, steady=True, required=True)
+        if self.refresh == "once":
+            return (Stage(SENSE, self.sense_rounds), send, Stage(CONTRAST, rounds, "none"))
+        again = replace(send, required=False)
+        epoch = Stage(CONTRAST, 1, "none")
+        turns = (stage for _ in range(rounds - 1) for stage in (again, epoch))
+        return (Stage(SENSE, self.sense_rounds), send, epoch, *turns)
+
+    def uploads(self, stage: str) -> Mapping[str, str]:
+        """Weights are sent while sensing; the representations are no group."""
+        return self.reduce if stage == SENSE else {}
+
+    def nets(self, make: Make) -> dict[str, Network]:
+        """The sensor, the discriminator with its heads, and both as one for images."""
+        sensor = build_sensor(
+            self.sensor, make.shape, self.sensor_norm, self.sensor_width, self.peer_variance
+        )
+        discriminator = make(shape=sensor.code, stem="none")
+        assert isinstance(discriminator.backbone, Backbone)
+        whole = Sensed(copy.deepcopy(sensor.backbone), copy.deepcopy(discriminator.backbone))
+        projector = copy.deepcopy(discriminator.projector)
+        model = Modular(whole, projector, make.classes, self.joint, make.settings.projection)
+        return {_SENSOR: sensor, _DISCRIMINATOR: discriminator, "model": model}
+
+    def init(self, nets: Nets) -> ServerState:
+        """Fresh networks; a joint classifier begins at zero."""
+        groups = {key: nets.weights(key) for key in (_SENSOR, _DISCRIMINATOR)}
+        model = nets["model"]
+        assert isinstance(model, Modular)
+        if isinstance(model.classifier, nn.Linear):
+            sizes = {"weight": model.classifier.weight, "bias": model.classifier.bias}
+            sizes |= {"push": sizes["weight"], "lift": sizes["bias"]}  # the velocities
+            groups[_HEAD] = {name: torch.zeros_like(t.detach()) for name, t in sizes.items()}
+        return Bundle(groups, {"classes": model.classes})
+
+    def broadcast(self, server: ServerState, round: Round) -> Payload:
+        """The sensor; for the upload its encoder alone."""
+        weights = server[_SENSOR]
+        if round.stage != SENSE:
+            weights = {name: t for name, t in weights.items() if name.startswith("backbone.")}
+        return Bundle({_SENSOR: weights})
+
+    def client_update(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """Train the sensor, or encode with it."""
+        if ctx.round.stage != SENSE:
+            return self._encode(ctx, down), None
+        net = ctx.net(down[_SENSOR], key=_SENSOR)
+        train(ctx, net, self._reconstruction)
+        shared = ctx.shared(net)
+        own = {name: t for name, t in ctx.weights(net).items() if name not in shared}
+        ctx.keep(_seen_in_model(own, {}))  # the client's statistics, for its evaluation
+        return Bundle({_SENSOR: shared}), None
+
+    def _reconstruction(self, net: Network, batch: Batch) -> Loss:
+        """L(x, g(f(x))): the same augmented images in and out, the mean over pixels."""
+        assert isinstance(net, Autoencoder)
+        x = torch.cat(batch.views).clamp(0.0, 1.0)
+        with paired(net, len(batch.views)):
+            logits = net.logits(x)
+        if self.loss == "mse":
+            return Loss(F.mse_loss(logits.sigmoid(), x))
+        return Loss(F.binary_cross_entropy_with_logits(logits, x))
+
+    def _encode(self, ctx: ClientContext, down: Payload) -> Payload:
+        """Pairs of representations of all images, streamed into a file."""
+        weights = {**ctx.initial(_SENSOR), **down[_SENSOR]}  # the decoder has no part in it
+        sensor = ctx.frozen(weights, key=_SENSOR)
+        every = replace(
+            ctx.local, epochs=self.views_cached, steps=0, accumulate=1, drop_last=False
+        )
+        half, labels = self.precision == "fp16", list[np.ndarray]()
+
+        def rows() -> Iterator[np.ndarray]:
+            views, draw = ctx.objective.views, ctx.generator
+            for batch in ctx.data.batches(every, views, lambda what: draw(f"{UPLOAD}/{what}")):
+                with paired(sensor.net, len(batch.views)):
+                    z = sensor.encode(torch.cat(batch.views))
+                z = torch.stack(z.chunk(len(batch.views)), dim=1)
+                z = z.to("cpu", torch.float16 if half else torch.float32)
+                if not bool(z.isfinite().all()):
+                    raise Diverged(f"its representations are not finite in {self.precision}")
+                labels.append(batch.y.cpu().numpy())
+                yield z.numpy()
+
+        blobs = {_PAIRS: ctx.spool(_PAIRS, rows())}
+        if self.share_labels:
+            blobs[_LABELS] = ctx.spool(_LABELS, labels)
+        return Bundle(blobs=blobs)
+
+    def server_update(
+        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
+    ) -> ServerState:
+        """Average the sensors; take the representations over; or train for an epoch."""
+        if ctx.round.stage == SENSE:
+            return ctx.step(server, ctx.reduce(replies)[_SENSOR], key=_SENSOR)
+        if ctx.round.stage == CONTRAST:
+            return self._contrast(ctx, server)
+        sent = ctx.reduce(replies).blobs
+        blobs = {
+            f"{what}/{client}": blob for client, held in sent.items() for what, blob in held.items()
+        }
+        ctx.metrics["clients"] = float(len(sent))
+        ctx.metrics["bytes"] = float(sum(blob.nbytes for blob in blobs.values()))
+        return Bundle(server.tensors, server.scalars, blobs)
+
+    def _contrast(self, ctx: ServerContext, server: ServerState) -> ServerState:
+        """One epoch over the pairs; after the last one they are let go."""
+        pool = PairPool(
+            _of(server.blobs, _PAIRS), _of(server.blobs, _LABELS), blocks=self.views_cached
+        )
+        if not len(pool):
+            raise NoReplies("no representations have come to the server")
+        net = ctx.net(server[_DISCRIMINATOR], key=_DISCRIMINATOR)
+        device = next(net.parameters()).device
+        head = {name: t.clone().to(device) for name, t in server.get(_HEAD).items()}
+        classes, (epoch, epochs) = int(server.scalars["classes"]), self._epoch(ctx.round)
+
+        def labelled(loss: Loss, pairs: Pairs, share: float) -> dict[str, float]:
+            """What is done with the labels of a batch, if there are any."""
+            if pairs.y is None:
+                return {}
+            found = {"beta_cib_batch": imbalance(pairs.y.numpy(), classes)}
+            if head:
+                found["joint_loss"] = self._classify(head, loss, pairs.y.to(device), share)
+            return found
+
+        memory = self._training.epoch(
+            ctx, net, pool, server.get(_MEMORY), (epoch, epochs), labelled
+        )
+        y = pool.labels(epoch)
+        if y is not None:
+            ctx.metrics["beta_cib_pool"] = imbalance(y, classes)
+        groups = {_DISCRIMINATOR: ctx.weights(net, _DISCRIMINATOR), _MEMORY: memory}
+        if head:
+            groups[_HEAD] = {name: t.cpu() for name, t in head.items()}
+        done = server.replace(**groups)
+        return Bundle(done.tensors, done.scalars, {} if epoch + 1 == epochs else done.blobs)
+
+    @property
+    def _training(self) -> ServerTraining:
+        return ServerTraining(
+            batch_size=self.server_batch,
+            optimizer=self.server_optimizer,
+            lr=self.server_lr,
+            momentum=self.server_momentum,
+            weight_decay=self.server_weight_decay,
+            warmup=self.server_warmup,
+        )
+
+    def _epoch(self, round: Round) -> tuple[int, int]:
+        """Which epoch of how many a round of `contrast` is."""
+        if self.refresh == "once":
+            return round.step, round.steps
+        return (round.index - self.sense_rounds) // 2, (round.total - self.sense_rounds) // 2
+
+    def _classify(self, head: Tensors, loss: Loss, y: Tensor, share: float) -> float:
+        """A step of the joint classifier on both views, through which no gradient flows back."""
+        read = [views.z if self.joint == "projection" else views.h for views in loss.outputs]
+        x = F.normalize(torch.cat(read).detach(), dim=-1)
+        rate = share * full_rate(_LINEAR_RATE, self.server_batch)
+        return descend_linear(head, x, y.repeat(len(read)), rate, self.server_momentum)
+
+    def model(self, server: ServerState) -> Tensors:
+        """Sensor and discriminator as one network."""
+        weights = _seen_in_model(server[_SENSOR], server[_DISCRIMINATOR])
+        head = server.get(_HEAD)
+        return weights | {f"classifier.{name}": head[name] for name in ("weight", "bias") if head}
+
+
+def imbalance(y: np.ndarray, classes: int) -> float:
+    """beta^CIB of samples with these labels."""
+    return class_imbalance(np.bincount(y, minlength=classes))
+
+
+def _seen_in_model(sensor: Tensors, discriminator: Tensors) -> Tensors:
+    """Weights of the two networks under the names they have in the one that is tested."""
+    found: Tensors = {}
+    for part, weights in (("sensor", sensor), ("discriminator", discriminator)):
+        for name, tensor in weights.items():
+            if name.startswith("backbone."):
+                found[f"backbone.{part}.{name.removeprefix('backbone.')}"] = tensor
+    return found | {n: t for n, t in discriminator.items() if n.startswith("projector.")}
+
+
+def _of(blobs: Mapping[str, Blob], what: str) -> dict[ClientId, Blob]:
+    """The files of one kind by client."""
+    found = (name.split("/") for name in blobs)
+    return {int(client): blobs[f"{kind}/{client}"] for kind, client in found if kind == what}

@@ -1,0 +1,145 @@
+"""The sensor of MFCL, a convolutional autoencoder, and what stands on its representations.
+
+`code`, as the authors' code has it; z is as large as the image:
+
+    encoder  Conv(c, w) N ReLU - Conv(w, w) N ReLU
+    decoder  MaxPool2 - ConvT(w, w) N ReLU - ConvT(w, w) N ReLU - ConvT(w, c, stride 2) sigmoid
+
+`table5`, as the paper prints it; z has half the image's sides:
+
+    encoder  Conv(c, w) N ReLU MaxPool2 - Conv(w, w) N ReLU
+    decoder  ConvT(w, w) N ReLU - ConvT(w, c, stride 2) N ReLU - Conv(c, c) sigmoid
+
+All kernels are 3 x 3 and keep the borders; w is 64. As printed, Table 5 gives 16 x 16 pixels for
+32 x 32 and ends without a sigmoid, so one layer has stride 2 here and the end is squashed. A side
+that is odd is rounded up by the pooling and comes back as it was. Before a norm the `code` encoder
+has no biases. For three channels `code` has 114,691 parameters, `table5` 77,853.
+"""
+
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coterie.core.errors import ConfigError
+from coterie.nets.build import Backbone
+from coterie.nets.heads import Network, Outputs
+from coterie.nets.norm import NormKind, PeerNorm, Variance, norm_2d
+
+SensorKind = Literal["code", "table5"]
+Reads = Literal["no", "projection", "backbone"]
+
+_IMAGE_AXES = 3
+_SMALLEST = 4  # pixels of a side
+
+
+class Encoder(nn.Module):
+    """Images in [0, 1] to representations of the shape `code`; what lies outside is clipped."""
+
+    def __init__(self, layers: nn.Sequential, code: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.layers, self.code = layers, code
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, c, rows, columns) -> (n, *code)."""
+        z: Tensor = self.layers(x.clamp(0.0, 1.0))
+        return z
+
+
+class Autoencoder(Network):
+    """An encoder as the backbone, and a decoder that is trained with it."""
+
+    def __init__(self, encoder: Encoder, decoder: nn.Module) -> None:
+        super().__init__(encoder)
+        self.decoder, self.code = decoder, encoder.code
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The reconstruction before the sigmoid, in the shape of x."""
+        found: Tensor = self.decoder(self.encode(x))
+        return found
+
+    def reconstruct(self, x: Tensor) -> Tensor:
+        """The reconstruction, in [0, 1]."""
+        return self.logits(x).sigmoid()
+
+
+class Sensed(Backbone):
+    """A discriminator on what a sensor makes of images: h of an image."""
+
+    def __init__(self, sensor: nn.Module, discriminator: Backbone) -> None:
+        super().__init__()
+        self.sensor, self.discriminator = sensor, discriminator
+        self.width = discriminator.width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, c, rows, columns) -> (n, width)."""
+        h: Tensor = self.discriminator(self.sensor(x))
+        return h
+
+
+class Modular(Network):
+    """Sensor, discriminator and projector as one network; a classifier may read z or h.
+
+    The classifier sees them divided by their length.
+    """
+
+    def __init__(
+        self,
+        backbone: Sensed,
+        projector: nn.Module | None,
+        classes: int,
+        reads: Reads = "no",
+        projection: int = 0,
+    ) -> None:
+        width = projection if reads == "projection" else backbone.width
+        classifier = nn.Linear(width, classes) if reads != "no" else None
+        super().__init__(backbone, projector=projector, classifier=classifier)
+        self.classes, self.reads = classes, reads
+
+    def forward(self, x: Tensor) -> Outputs:
+        """All outputs that the heads allow."""
+        h = self.encode(x)
+        z = h if self.projector is None else self.projector(h)
+        if self.classifier is None:
+            return Outputs(h, z)
+        read = z if self.reads == "projection" else h
+        return Outputs(h, z, None, self.classifier(F.normalize(read, dim=-1)))
+
+
+def build_sensor(
+    kind: SensorKind,
+    shape: tuple[int, ...],
+    norm: NormKind,
+    width: int = 64,
+    variance: Variance = "pooled",
+) -> Autoencoder:
+    """The sensor for images of `shape`; says so where they are too small or no images."""
+    if len(shape) != _IMAGE_AXES or min(shape[1:]) < _SMALLEST:
+        raise ConfigError(
+            f"a sensor takes images of at least {_SMALLEST} x {_SMALLEST} pixels, the data has "
+            f"samples of shape {shape}"
+        )
+    channels, rows, columns = shape
+    lean = kind == "code" and norm != "none"
+
+    def normed(layer: nn.Module, after: int) -> list[nn.Module]:
+        kept = PeerNorm(after, views=1, var=variance) if norm == "pn" else norm_2d(norm, after)
+        return [layer, kept, nn.ReLU()]
+
+    def inward(before: int) -> list[nn.Module]:
+        return normed(nn.Conv2d(before, width, 3, padding=1, bias=not lean), width)
+
+    def outward() -> list[nn.Module]:
+        return normed(nn.ConvTranspose2d(width, width, 3, padding=1), width)
+
+    halve = nn.MaxPool2d(2, ceil_mode=True)
+    even = (1 - rows % 2, 1 - columns % 2)
+    double = nn.ConvTranspose2d(width, channels, 3, stride=2, padding=1, output_padding=even)
+    if kind == "code":
+        encoder = nn.Sequential(*inward(channels), *inward(width))
+        decoder = nn.Sequential(halve, *outward(), *outward(), double)
+        return Autoencoder(Encoder(encoder, (width, rows, columns)), decoder)
+    encoder = nn.Sequential(*inward(channels), halve, *inward(width))
+    last = nn.Conv2d(channels, channels, 3, padding=1)
+    decoder = nn.Sequential(*outward(), *normed(double, channels), last)
+    return Autoencoder(Encoder(encoder, (width, -(-rows // 2), -(-columns // 2))), decoder)
