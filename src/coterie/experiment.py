@@ -105,6 +105,7 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
     _check_heads(experiment)
     _check_pools(experiment)
     _check_cohort(experiment)
+    _check_record(experiment)
     return experiment
 
 
@@ -298,3 +299,15 @@ def _check_cohort(experiment: Experiment) -> None:
                 f"the stage {stage.name!r} needs answers of {stage.quorum} clients and asks {left} "
                 f"of {clients}: lower the quorum or the drop rate of [method]"
             )
+
+
+def _check_record(experiment: Experiment) -> None:
+    """See that there is a global model to take an embedding from."""
+    if not experiment.config.record.embedding:
+        return
+    method = experiment.parts.method
+    if method.model(method.init(experiment.parts.nets(METHOD))) is None:
+        name = experiment.config.tables["method"]["name"]
+        raise ConfigError(
+            f"record.embedding is of the global model, and method.name = {name!r} has none"
+        )

@@ -15,9 +15,11 @@ from safetensors.torch import load_file, save
 from coterie import config as configuration
 from coterie.config import Config
 from coterie.core import exact
+from coterie.core.bundle import Tensors
 from coterie.core.errors import CheckpointError, ConfigError, DataError, Interrupted
 from coterie.core.task import METHOD
-from coterie.engine import rundir
+from coterie.data.batches import DataShard
+from coterie.engine import embedding, rundir
 from coterie.engine.files import replace_durably
 from coterie.engine.loop import Loop, Plan, Standing
 from coterie.engine.parts import Parts
@@ -206,6 +208,7 @@ def _delivered(experiment: Experiment, folder: Path, standing: Standing) -> bool
     method, wanted = experiment.parts.method, [REPORT]
     if method.model(standing.server) is not None:
         wanted.append(MODEL)
+        wanted += [embedding.EMBEDDING] if experiment.config.record.embedding else []
     if method.has_personal():
         wanted.append("personal")
     return all((folder / name).exists() for name in wanted)
@@ -217,10 +220,33 @@ def _finish(experiment: Experiment, folder: Path, loop: Loop, standing: Standing
     if weights is not None:
         whole = {name: tensor.clone().contiguous() for name, tensor in weights.items()}
         replace_durably(folder / MODEL, save(whole, metadata={"format": "pt"}))
+        if experiment.config.record.embedding:
+            _embed(experiment, folder, weights)
     if experiment.parts.method.has_personal():
         loop.write_personal(standing)
     rundir.clean(folder)
     write_report(folder)
+
+
+def _embed(experiment: Experiment, folder: Path, weights: Tensors) -> None:
+    """Write what the global model makes of a sample of the training images."""
+    shares, dataset, seed = experiment.partition, experiment.dataset, experiment.spec.seed
+    rows = embedding.draw(shares.train, experiment.config.record.embedding, seed)
+    shards = {
+        client: DataShard(
+            dataset,
+            some,
+            np.empty(0, np.int64),
+            device=experiment.spec.device,
+            shift=shares.shifts.get(client),
+        )
+        for client, some in rows.items()
+    }
+    nets = experiment.parts.nets(METHOD)
+    net = nets.frozen("model", weights, {})
+    nets.statistics_from_batches(net.net)
+    embedding.write(folder / embedding.EMBEDDING, net, shards, rows, dataset.y_train, seed)
+    nets.release()
 
 
 Samples = tuple[np.ndarray, np.ndarray]

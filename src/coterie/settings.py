@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from coterie.engine.measure import EvaluateSettings
 from coterie.kit.fields import Count, NonNegative, PositiveCount, Share
@@ -53,3 +53,4 @@ class RecordSettings:
     """The `[record]` table."""
 
     tensorboard: bool = False
+    embedding: Annotated[int, Ge(0), Le(5000)] = 0  # samples in `embedding.npz`; 0: no file

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.evaluate.shared.features import features
+from coterie.evaluate.shared.features import Layer, features
 from coterie.kit.context import Shard
 from coterie.kit.evaluator import Evaluator
 from coterie.kit.pool import Frozen
@@ -35,13 +35,15 @@ def vote(bank: Tensor, labels: Tensor, queries: Tensor, classes: int) -> Tensor:
     return torch.cat(found)
 
 
-def neighbours(net: Frozen, data: Shard) -> Mapping[str, float]:
+def neighbours(
+    net: Frozen, data: Shard, name: str = "knn", layer: Layer = "h"
+) -> Mapping[str, float]:
     """The accuracy on the test samples with the training samples as the bank, and its size."""
-    (bank, labels), (queries, y) = features(net, data), features(net, data, test=True)
+    (bank, labels), (queries, y) = (features(net, data, test, layer) for test in (False, True))
     if not (len(labels) and len(y)):
         return {}
     right = int((vote(bank, labels, queries, data.classes) == y).sum())
-    return {"knn": right / len(y), "knn_bank": float(len(labels))}
+    return {name: right / len(y), f"{name}_bank": float(len(labels))}
 
 
 @final

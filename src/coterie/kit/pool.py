@@ -62,6 +62,10 @@ class Frozen:
         with torch.no_grad():
             return self.net.encode(x)
 
+    def project(self, x: Tensor) -> Tensor:
+        """The projection z of images; h where there is no projector."""
+        return self._forward(x).z
+
 
 def _map(outputs: Outputs, change: Callable[[Tensor], Tensor]) -> Outputs:
     h, z = change(outputs.h), change(outputs.z)

@@ -18,7 +18,7 @@ Settled here, where the paper is open or its code differs (`nets/sensor.py` has 
 - The paper sends representations once; its code encodes anew in every server step. `refresh`:
   `once` sends `views_cached` pairs of every image, of which epochs take turns; `epoch` sends one
   pair of every image before each epoch, in the place of the last ones.
-- Batches have all clients in proportion to what they sent, "32 of each of 10" where sizes are equal.
+- Batches have all clients in proportion to what they sent: 32 of each of 10 of equal size.
 - LARS has learning rate `server_lr` B / 256 with warm-up and one cosine over all epochs, and keeps
   its velocity between them. The paper's code adds both halves of NT-Xent, here is their mean.
 - `drop` loses a share of the clients in the upload alone, the same ones in every upload; with
@@ -194,9 +194,7 @@ class MFCL(Method):
         """Pairs of representations of all images, streamed into a file."""
         weights = {**ctx.initial(_SENSOR), **down[_SENSOR]}  # the decoder has no part in it
         sensor = ctx.frozen(weights, key=_SENSOR)
-        every = replace(
-            ctx.local, epochs=self.views_cached, steps=0, accumulate=1, drop_last=False
-        )
+        every = replace(ctx.local, epochs=self.views_cached, steps=0, accumulate=1, drop_last=False)
         half, labels = self.precision == "fp16", list[np.ndarray]()
 
         def rows() -> Iterator[np.ndarray]:

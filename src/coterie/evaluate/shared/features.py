@@ -1,6 +1,7 @@
 """Representations of a body of data, and what clients found put together."""
 
 from collections.abc import Mapping
+from typing import Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -12,23 +13,25 @@ from coterie.core.task import ClientId
 from coterie.kit.context import Shard
 from coterie.kit.pool import Frozen
 
-Features = tuple[Tensor, Tensor]  # h of length one, and the labels
+Features = tuple[Tensor, Tensor]  # h or z of length one, and the labels
+Layer = Literal["h", "z"]  # before the projector, or behind it
 
 # Several evaluators ask for the same features; both keys are new in every evaluation.
-_known: WeakKeyDictionary[Frozen, WeakKeyDictionary[Shard, dict[bool, Features]]]
+_known: WeakKeyDictionary[Frozen, WeakKeyDictionary[Shard, dict[tuple[bool, Layer], Features]]]
 _known = WeakKeyDictionary()
 
 
-def features(net: Frozen, data: Shard, test: bool = False) -> Features:
-    """h = net.encode(x) of all training (or test) samples, each divided by its length."""
+def features(net: Frozen, data: Shard, test: bool = False, layer: Layer = "h") -> Features:
+    """h (or z) of all training (or test) samples, each divided by its length."""
     found = _known.setdefault(net, WeakKeyDictionary()).setdefault(data, {})
-    if test not in found:
-        found[test] = _encoded(net, data, test)
-    return found[test]
+    if (test, layer) not in found:
+        found[test, layer] = _encoded(net, data, test, layer)
+    return found[test, layer]
 
 
-def _encoded(net: Frozen, data: Shard, test: bool) -> Features:
-    parts = [(net.encode(batch.x), batch.y) for batch in data.sweep(test=test)]
+def _encoded(net: Frozen, data: Shard, test: bool, layer: Layer) -> Features:
+    encode = net.encode if layer == "h" else net.project
+    parts = [(encode(batch.x), batch.y) for batch in data.sweep(test=test)]
     if not parts:
         return torch.empty(0, 0), torch.empty(0, dtype=torch.int64)
     h, y = (torch.cat(column) for column in zip(*parts, strict=True))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.bundle import Tensors
-from coterie.evaluate.shared.features import features
+from coterie.evaluate.shared.features import Layer, features
 from coterie.kit.context import Shard
 from coterie.kit.pool import Frozen
 
@@ -79,10 +79,15 @@ def balanced(y: Tensor, share: float, seed: int) -> Tensor:
 
 
 def probe(
-    net: Frozen, data: Shard, seed: int, name: str = "probe", share: float = 1.0
+    net: Frozen,
+    data: Shard,
+    seed: int,
+    name: str = "probe",
+    share: float = 1.0,
+    layer: Layer = "h",
 ) -> dict[str, float]:
     """Train on the training samples (a share of them), test on the test samples."""
-    (h, y), (h_test, y_test) = features(net, data), features(net, data, test=True)
+    (h, y), (h_test, y_test) = (features(net, data, test, layer) for test in (False, True))
     if not (len(y) and len(y_test)):
         return {}
     if share < 1.0:
