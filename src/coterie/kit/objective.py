@@ -67,6 +67,9 @@ class Objective(ABC):
 
     views: ClassVar[tuple[str, ...]] = ("train",)  # the augmentation of each view
 
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raise `ConfigError` where samples of this shape do not go with this objective."""
+
     @property
     def private(self) -> tuple[str, ...]:
         """The prefixes of names that never leave a client."""

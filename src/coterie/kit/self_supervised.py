@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 COLLAPSED = 0.05  # a feature_std below this is a warning
 _PAIRS = 64  # samples of a batch among which distances are looked at
+_FAR = 200.0  # logarithms of scores so far apart could leave float64 when they are scaled
 
 
 def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
@@ -43,15 +44,30 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
     """Codes of B samples over K prototypes that use all prototypes alike.
 
     The matrix exp(scores / epsilon) is scaled to columns of sum B / K and rows of sum 1, in turns;
-    the rows last. In logarithms, so that no score is too large.
+    the rows last. Scores that are too far apart for that are scaled in logarithms, so that none is
+    too large.
     """
     size, prototypes = scores.shape
     logs = (scores / epsilon).to(torch.float64)
+    logs = logs - logs.max()
+    if float(logs.min()) < -_FAR:
+        return _sinkhorn_in_logs(logs, iterations).to(scores.dtype)
+    matrix, rows = logs.exp(), torch.ones(size, dtype=logs.dtype, device=logs.device)
+    columns = torch.ones(prototypes, dtype=logs.dtype, device=logs.device)
+    for _ in range(iterations):
+        columns = (size / prototypes) / (rows @ matrix)
+        rows = 1.0 / (matrix @ columns)
+    return (rows[:, None] * matrix * columns).to(scores.dtype)
+
+
+def _sinkhorn_in_logs(logs: Tensor, iterations: int) -> Tensor:
+    """The same, for any scores, at a hundred times the cost."""
+    size, prototypes = logs.shape
     column = torch.log(torch.tensor(size / prototypes, dtype=torch.float64))
     for _ in range(iterations):
         logs = logs - torch.logsumexp(logs, dim=0, keepdim=True) + column
         logs = logs - torch.logsumexp(logs, dim=1, keepdim=True)
-    return logs.exp().to(scores.dtype)
+    return logs.exp()
 
 
 def swapped_prediction(
