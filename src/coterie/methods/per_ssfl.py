@@ -69,14 +69,11 @@ class PerSSFL(Method):
             common = ctx.objective.loss(shared, batch)
             mine = ctx.objective.loss(own, other)
             if self.lam > 0:
-                goals = [
-                    outputs.p if received is None else received(view).p
-                    for outputs, view in zip(common.outputs, batch.views, strict=True)
-                ]
+                goals = common.outputs if received is None else received.each(batch.views)
                 (one, two), (goal1, goal2) = mine.outputs, goals
                 assert one.p is not None and two.p is not None
-                assert goal1 is not None and goal2 is not None
-                term = self.lam * pull(one.p, two.p, goal1, goal2)
+                assert goal1.p is not None and goal2.p is not None
+                term = self.lam * pull(one.p, two.p, goal1.p, goal2.p)
                 terms = {"self": mine.total, "pull": term}
                 mine = Loss.sum(terms, mine.notes)
             theirs(common, batch)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, cast
 from annotated_types import Ge
 from torch import nn
 
+from coterie.core.errors import ConfigError
 from coterie.nets.norm import NormKind
 
 
@@ -17,7 +18,8 @@ class NetSettings:
     backbone: str = "simple-cnn"
     projection: Annotated[int, Ge(0)] = 256  # entries of z; 0: no projector
     norm: NormKind = "bn"  # where the backbone has normalisation layers
-    stem: Literal["cifar", "imagenet"] = "cifar"  # of residual networks
+    norm_first: NormKind | Literal[""] = ""  # of the first two in residual networks; "": as `norm`
+    stem: Literal["cifar", "imagenet", "none"] = "cifar"  # of residual networks
     bn_buffers: Literal["average", "local"] = "average"  # "local": never sent, one set a client
 
 
@@ -31,3 +33,12 @@ def make_backbone(settings: NetSettings, shape: tuple[int, ...]) -> Backbone:
     """The backbone that the settings name for samples of `shape`, freshly initialised."""
     module = import_module(f"coterie.nets.backbones.{settings.backbone.replace('-', '_')}")
     return cast(Backbone, module.build(shape, settings))
+
+
+def check_no_first_norm(settings: NetSettings) -> None:
+    """Say so where `norm_first` is set for a backbone that has no two norms to begin with."""
+    if settings.norm_first:
+        raise ConfigError(
+            f"net.norm_first = {settings.norm_first!r} is for residual networks, and "
+            f"net.backbone = {settings.backbone!r} is none; leave it empty or use 'resnet8'"
+        )

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from coterie.nets.norm import has_peer_norm, paired
+
 PREFIXES = ("backbone", "projector", "predictor", "prototypes", "classifier")
 
 
@@ -58,6 +60,19 @@ class Network(nn.Module):
         logits = None if self.classifier is None else self.classifier(z)
         return Outputs(h, z, p, logits)
 
+    def each(self, views: Sequence[Tensor]) -> tuple[Outputs, ...]:
+        """The outputs for several views of the same samples, view by view.
+
+        The views go through one after another, so that BatchNorm sees each by itself. Where there
+        are PeerNorm layers they go through at once, as these look at all views of a sample.
+        """
+        if not has_peer_norm(self):
+            return tuple(self(view) for view in views)
+        with paired(self, len(views)):
+            together: Outputs = self(torch.cat(list(views)))
+        columns = [[None] * len(views) if o is None else o.chunk(len(views)) for o in together]
+        return tuple(Outputs(*row) for row in zip(*columns, strict=True))
+
 
 def moon_projector(width: int, projection: int) -> nn.Module:
     """FC(width, width) ReLU FC(width, projection): no norm, no final activation."""
@@ -81,6 +96,14 @@ def mlp_head(widths: Sequence[int], *, last_norm: bool = False, affine: bool = T
     return nn.Sequential(*layers)
 
 
+@torch.no_grad()
+def follow(slow: Network, online: Network, momentum: float) -> None:
+    """slow = momentum slow + (1 - momentum) online, over the parameters of slow."""
+    weights = dict(online.named_parameters())
+    for name, weight in slow.named_parameters():
+        weight.lerp_(weights[name], 1.0 - momentum)
+
+
 class TargetNetwork(Network):
     """A network with a slower copy of its backbone and projector, which no gradient reaches."""
 
@@ -90,17 +113,13 @@ class TargetNetwork(Network):
         self.target = slow.requires_grad_(False)
 
     @torch.no_grad()
-    def goal(self, x: Tensor) -> Tensor:
-        """z of the target."""
-        goal: Tensor = self.target(x).z
-        return goal
+    def goals(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """z of the target for several views of the same samples."""
+        return tuple(outputs.z for outputs in self.target.each(views))
 
-    @torch.no_grad()
     def follow(self, momentum: float) -> None:
         """target = momentum target + (1 - momentum) online, over parameters."""
-        online = dict(self.named_parameters())
-        for name, slow in self.target.named_parameters():
-            slow.lerp_(online[name], 1.0 - momentum)
+        follow(self.target, self, momentum)
 
     @torch.no_grad()
     def restart(self) -> None:

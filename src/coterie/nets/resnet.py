@@ -1,9 +1,11 @@
 """Residual networks (He et al., CVPR 2016), as the papers use them on small images.
 
-The stem is `cifar` (a 3 x 3 convolution with stride 1, no pooling) or `imagenet` (7 x 7 with
-stride 2, then max-pooling). Convolutions start from Kaiming's normal law over their fan-out,
-normalisation layers from weight 1 and bias 0. Without normalisation layers convolutions have
-biases.
+The stem is `cifar` (a 3 x 3 convolution with stride 1, no pooling), `imagenet` (7 x 7 with
+stride 2, then max-pooling) or `none`: the blocks begin on the input, which may be another network's
+representation. Convolutions start from Kaiming's normal law over their fan-out, normalisation
+layers from weight 1 and bias 0. Without normalisation layers convolutions have biases.
+`net.norm_first` replaces the norms after the first two convolutions, the stem's and the first of
+the first block (the MFCL paper, appendix D.3); all others are as `net.norm` says.
 """
 
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from coterie.core.errors import ConfigError
 from coterie.nets.build import Backbone, NetSettings
 from coterie.nets.norm import NormKind, norm_2d
 
-_SMALLEST = {"cifar": 4, "imagenet": 32}
+_SMALLEST = {"cifar": 4, "imagenet": 32, "none": 4}
 
 
 def convolution(before: int, after: int, size: int, stride: int, norm: NormKind) -> nn.Sequential:
@@ -38,20 +40,20 @@ class Block(nn.Module):
         return F.relu(self.body(x) + self.shortcut(x))
 
 
-def basic(before: int, width: int, stride: int, norm: NormKind) -> Block:
-    """Two 3 x 3 convolutions."""
+def basic(before: int, width: int, stride: int, norm: NormKind, first: NormKind) -> Block:
+    """Two 3 x 3 convolutions; `first` is the norm of the first."""
     body = nn.Sequential(
-        convolution(before, width, 3, stride, norm),
+        convolution(before, width, 3, stride, first),
         nn.ReLU(),
         convolution(width, width, 3, 1, norm),
     )
     return Block(body, _shortcut(before, width, stride, norm))
 
 
-def bottleneck(before: int, width: int, stride: int, norm: NormKind) -> Block:
-    """1 x 1, 3 x 3 with the stride, 1 x 1 to four times the width."""
+def bottleneck(before: int, width: int, stride: int, norm: NormKind, first: NormKind) -> Block:
+    """1 x 1, 3 x 3 with the stride, 1 x 1 to four times the width; `first` is the first's norm."""
     body = nn.Sequential(
-        convolution(before, width, 1, 1, norm),
+        convolution(before, width, 1, 1, first),
         nn.ReLU(),
         convolution(width, width, 3, stride, norm),
         nn.ReLU(),
@@ -74,19 +76,21 @@ class ResNet(Backbone):
     ) -> None:
         super().__init__()
         make, growth = (bottleneck, 4) if deep else (basic, 1)
-        norm = settings.norm
+        norm, begin = settings.norm, settings.norm_first or settings.norm
+        self.stem: nn.Module = nn.Identity()
         if settings.stem == "cifar":
-            self.stem = nn.Sequential(convolution(channels, first, 3, 1, norm), nn.ReLU())
-        else:
+            self.stem = nn.Sequential(convolution(channels, first, 3, 1, begin), nn.ReLU())
+        elif settings.stem == "imagenet":
             pool = nn.MaxPool2d(3, stride=2, padding=1)
-            self.stem = nn.Sequential(convolution(channels, first, 7, 2, norm), nn.ReLU(), pool)
-        before, stages = first, []
+            self.stem = nn.Sequential(convolution(channels, first, 7, 2, begin), nn.ReLU(), pool)
+        before, stages = channels if settings.stem == "none" else first, []
         for number, count in enumerate(blocks):
             width = first * 2**number
             stage = []
             for position in range(count):
                 stride = 2 if number > 0 and position == 0 else 1
-                stage.append(make(before, width, stride, norm))
+                first_norm = begin if number == position == 0 else norm
+                stage.append(make(before, width, stride, norm, first_norm))
                 before = growth * width
             stages.append(nn.Sequential(*stage))
         self.stages = nn.Sequential(*stages)

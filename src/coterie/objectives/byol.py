@@ -46,20 +46,20 @@ class BYOL(Objective):
     def loss(self, net: Network, batch: Batch) -> Loss:
         """The symmetric distance to the target's projections."""
         assert isinstance(net, TargetNetwork)
-        one, two = net(batch.views[0]), net(batch.views[1])
-        goal1, goal2 = net.goal(batch.views[0]), net.goal(batch.views[1])
-        total = symmetric_distance(one.p, two.p, goal1, goal2)
-        return Loss(total, notes=geometry(one.z, two.z))
+        one, two = net.each(batch.views)
+        assert one.p is not None and two.p is not None
+        total = symmetric_distance(one.p, two.p, *net.goals(batch.views))
+        return Loss(total, notes=geometry(one.z, two.z), outputs=(one, two))
 
     def after_step(self, net: Network, progress: float) -> None:
-        """The target follows."""
-        assert isinstance(net, TargetNetwork)
-        net.follow(self.momentum)
+        """The target follows; networks that a method built itself have none."""
+        if isinstance(net, TargetNetwork):
+            net.follow(self.momentum)
 
     def after_load(self, net: Network, first: bool) -> None:
         """A client's first target, or every round's, is the model that was received."""
-        assert isinstance(net, TargetNetwork)
-        if self.target == "reset" or (self.target == "local" and first):
+        fresh = self.target == "reset" or (self.target == "local" and first)
+        if fresh and isinstance(net, TargetNetwork):
             net.restart()
 
     def warning(self, metrics: Mapping[str, float]) -> str | None:

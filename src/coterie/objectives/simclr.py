@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from coterie.kit.fields import Count, Positive
+from coterie.kit.fields import Count, Positive, PositiveCount
 from coterie.kit.objective import Batch, Loss, Objective, projected
 from coterie.kit.self_supervised import collapse, geometry, nt_xent
 from coterie.nets.build import Backbone
@@ -24,19 +24,22 @@ class SimCLR(Objective):
 
     tau: Positive = 0.5
     hidden: Count = 0  # width inside the projector; 0: the backbone's
+    layers: PositiveCount = 2  # of the projector
 
     views = ("train", "train")
 
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
         """Backbone and projector."""
         width, hidden = projected("simclr", projection), self.hidden or backbone.width
-        projector = mlp_head((backbone.width, hidden, width), last_norm=True)
+        widths = (backbone.width, *[hidden] * (self.layers - 1), width)
+        projector = mlp_head(widths, last_norm=True)
         return Network(backbone, projector=projector)
 
     def loss(self, net: Network, batch: Batch) -> Loss:
         """NT-Xent over the batch."""
-        z1, z2 = net(batch.views[0]).z, net(batch.views[1]).z
-        return Loss(nt_xent(z1, z2, self.tau), notes=geometry(z1, z2))
+        one, two = net.each(batch.views)
+        total = nt_xent(one.z, two.z, self.tau)
+        return Loss(total, notes=geometry(one.z, two.z), outputs=(one, two))
 
     def warning(self, metrics: Mapping[str, float]) -> str | None:
         """Whether the projections have collapsed."""

@@ -37,7 +37,8 @@ class SimSiam(Objective):
 
     def loss(self, net: Network, batch: Batch) -> Loss:
         """The symmetric distance of the batch."""
-        one, two = net(batch.views[0]), net(batch.views[1])
+        one, two = net.each(batch.views)
+        assert one.p is not None and two.p is not None
         total = symmetric_distance(one.p, two.p, one.z, two.z)
         return Loss(total, notes=geometry(one.z, two.z), outputs=(one, two))
 

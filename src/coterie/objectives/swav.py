@@ -53,7 +53,7 @@ class SwAV(Objective):
         assert isinstance(net.prototypes, nn.Linear)
         with torch.no_grad():
             net.prototypes.weight.copy_(F.normalize(net.prototypes.weight, dim=1))
-        z1, z2 = net(batch.views[0]).z, net(batch.views[1]).z
+        z1, z2 = (outputs.z for outputs in net.each(batch.views))
         scores1, scores2 = (self._scores(net.prototypes, z) for z in (z1, z2))
         total = swapped_prediction(
             scores1, scores2, self.temperature, self.epsilon, self.iterations

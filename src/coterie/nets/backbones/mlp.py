@@ -7,7 +7,7 @@ import math
 
 from torch import Tensor, nn
 
-from coterie.nets.build import Backbone, NetSettings
+from coterie.nets.build import Backbone, NetSettings, check_no_first_norm
 from coterie.nets.norm import NormKind, norm_1d
 
 _HIDDEN = 200
@@ -38,4 +38,5 @@ class MLP(Backbone):
 
 def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
     """The network for samples of any shape."""
+    check_no_first_norm(settings)
     return MLP(math.prod(shape), settings.norm)

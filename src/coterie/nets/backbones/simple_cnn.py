@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import ConfigError
-from coterie.nets.build import Backbone, NetSettings
+from coterie.nets.build import Backbone, NetSettings, check_no_first_norm
 
 _PADDED_BELOW = 20
 _SMALLEST = 4
@@ -72,6 +72,7 @@ class SimpleCNN(Backbone):
 
 def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
     """The network for images of `shape`."""
+    check_no_first_norm(settings)
     if len(shape) != 3 or min(shape[1:]) < _SMALLEST:
         raise ConfigError(
             f"net.backbone = 'simple-cnn' takes images of at least {_SMALLEST} x {_SMALLEST} "
