@@ -54,6 +54,7 @@ class Column:
     seeds_laptop: PositiveCount | None = None
     seeds_smoke: PositiveCount | None = None
     target: Target | None = None
+    metric: str = ""  # what is read, where it is not the recipe's
     gpu: bool = False
     scales: tuple[ScaleName, ...] = SCALES
 
@@ -77,6 +78,7 @@ class Row:
     grid_laptop: Grid | None = None
     grid_smoke: Grid | None = None
     afresh: bool = False  # a column's `at` is the length of the run
+    metric: str = ""  # what is read, where it is not the column's
     value: dict[str, float] = field(default_factory=dict)
     spread: dict[str, NonNegative] = field(default_factory=dict)
     rounds: dict[str, int | float | str] = field(default_factory=dict)
