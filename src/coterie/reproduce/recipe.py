@@ -21,7 +21,10 @@ Target = PositiveShare | Literal["reference"]  # an accuracy, or the final one o
 Choice = Literal["test", "holdout"]
 ScaleName = Literal["paper", "laptop", "smoke"]
 SCALES: tuple[ScaleName, ...] = ("paper", "laptop", "smoke")
-Kind = Literal["above", "faster", "closer", "monotone", "peak", "gap-shrinks"]
+Kind = Literal[
+    "above", "not-above", "faster", "closer", "monotone", "peak", "gap-shrinks", "falls"
+]
+_OF_TWO = ("above", "not-above", "faster", "closer", "gap-shrinks")  # kinds that compare rows
 T = TypeVar("T")
 
 
@@ -289,7 +292,7 @@ def _check_claim(claim: Claim, rows: Sequence[str], columns: Sequence[str]) -> N
     _known(f"{title}: above", claim.above, rows)
     for column in claim.columns:
         _known(f"{title}: columns", column, columns)
-    if claim.kind in ("above", "faster", "closer", "gap-shrinks"):
+    if claim.kind in _OF_TWO:
         if not claim.below:
             raise ConfigError(f"{title} of kind {claim.kind!r} needs the key 'below'")
         _known(f"{title}: below", claim.below, rows)
