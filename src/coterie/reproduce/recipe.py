@@ -21,9 +21,7 @@ Target = PositiveShare | Literal["reference"]  # an accuracy, or the final one o
 Choice = Literal["test", "holdout"]
 ScaleName = Literal["paper", "laptop", "smoke"]
 SCALES: tuple[ScaleName, ...] = ("paper", "laptop", "smoke")
-Kind = Literal[
-    "above", "not-above", "faster", "closer", "monotone", "peak", "gap-shrinks", "falls"
-]
+Kind = Literal["above", "not-above", "faster", "closer", "monotone", "peak", "gap-shrinks", "falls"]
 _OF_TWO = ("above", "not-above", "faster", "closer", "gap-shrinks")  # kinds that compare rows
 T = TypeVar("T")
 
