@@ -283,15 +283,24 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def _evaluators(table: EvaluateTable) -> dict[str, Evaluator | FederatedEvaluator]:
     found: dict[str, Evaluator | FederatedEvaluator] = {}
-    for name in table.evaluators:
+    named = [("evaluate.with", name) for name in table.evaluators]
+    named += [("evaluate.last", name) for name in table.last]
+    for key, name in named:
+        if key == "evaluate.last" and name in found:
+            raise ConfigError(f"{key} = {name!r} runs already: it is named before")
         kind: Any = object
-        kind = registry.find("evaluate", name, kind, "evaluate.with")
+        kind = registry.find("evaluate", name, kind, key)
         if not issubclass(kind, Evaluator | FederatedEvaluator):
-            raise ConfigError(f"evaluate.with = {name!r} is not an evaluator")
+            raise ConfigError(f"{key} = {name!r} is not an evaluator")
         try:
             found[name] = kind()
         except TypeError as error:  # abstract, or a field without a default
-            raise ConfigError(f"evaluate.with = {name!r} cannot be made: {error}") from error
+            raise ConfigError(f"{key} = {name!r} cannot be made: {error}") from error
+    if table.last and table.stop_at_target:
+        raise ConfigError(
+            "evaluate.last waits for the last round, which evaluate.stop_at_target may leave out: "
+            "choose one of them"
+        )
     return found
 
 

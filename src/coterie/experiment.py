@@ -100,6 +100,7 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
         evaluators={name: Component.of(one) for name, one in config.evaluators.items()},
         folder=str(folder.absolute()),
         device=device,
+        last=config.evaluate.last,
     )
     experiment = Experiment(config, dataset, shares, spec, Parts(spec), held)
     _check_heads(experiment)

@@ -133,7 +133,7 @@ def test_a_grid_is_chosen_on_held_out_samples(tiny: Path, tmp_path: Path) -> Non
     assert call(str(tiny), "--scale", "smoke", "--out", "out") == 0
     told = outcome(tmp_path / "out")
     row = told["columns"][0]["rows"][1]
-    assert told["chosen_by"] == "holdout_accuracy"
+    assert row["chosen_by"] == "holdout_accuracy"
     best = max(row["grid"], key=lambda tried: tried["chosen_by"])
     assert best["chosen"] and row["chosen"] == best["name"]
     assert row["values"][0] == best["value"] and len(row["values"]) == 2

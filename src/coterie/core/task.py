@@ -38,6 +38,11 @@ class Round:
     clients: int  # of the whole federation, not of the cohort
     seed: int
 
+    @property
+    def last(self) -> bool:
+        """Whether it is the last one of the run."""
+        return self.index + 1 == self.total
+
     def generator(self, purpose: str, client: ClientId | None = None) -> np.random.Generator:
         """The generator of this round (and client) for one purpose."""
         who = seeds.NOBODY if client is None else client

@@ -165,8 +165,7 @@ class Loop:
 
         states = {**before.position.states, **tally.states}
         measured = Measured()
-        last = round.index + 1 == round.total
-        if self.plan.evaluation.due(round, last):
+        if self.plan.evaluation.due(round):
             measured = self.plan.evaluation.measure(
                 self.parts, self.executor, round, server, self._attempt, self.recorders
             )
@@ -190,7 +189,7 @@ class Loop:
         position = replace(
             before.position,
             round=round.index,
-            finished=last or self._at_target(event),
+            finished=round.last or self._at_target(event),
             skipped=before.position.skipped + 1 if skipped else 0,
             diverged=before.position.diverged + 1 if tally.all_diverged() else 0,
             states=states,

@@ -34,6 +34,7 @@ class EvaluateSettings:
     """The `[evaluate]` table, less the names of the evaluators."""
 
     every: Count = 1  # rounds between evaluations; 0: only after the last round
+    last: tuple[str, ...] = ()  # more evaluators, for the last round alone
     targets: tuple[Share, ...] = ()  # accuracies to reach: rounds and bytes to each are reported
     stop_at_target: bool = False  # end the run at the highest target
     metric: str = "accuracy"  # what the targets are about
@@ -57,10 +58,10 @@ class Evaluation:
     holdout: Shard | None = None  # training samples that were set aside, as its test samples
     warned: set[str] = field(default_factory=set, compare=False)  # evaluators that have warned
 
-    def due(self, round: Round, last: bool) -> bool:
+    def due(self, round: Round) -> bool:
         """Whether a round ends with an evaluation; the last one always does."""
         every = self.settings.every
-        return last or bool(every and (round.index + 1) % every == 0)
+        return round.last or bool(every and (round.index + 1) % every == 0)
 
     def measure(
         self,
@@ -77,6 +78,8 @@ class Evaluation:
             result.metrics.update(self._on_server(parts, round, server))
         self._on_clients(parts, executor, round, server, attempt, recorders, result)
         for name, program in parts.programs.items():
+            if not parts.due(name, round):
+                continue
             self._federated(
                 name, program, parts, executor, round, server, attempt, recorders, result
             )
@@ -98,7 +101,11 @@ class Evaluation:
         return result
 
     def _on_server(self, parts: Parts, round: Round, server: ServerState) -> Mapping[str, float]:
-        chosen = [one for one in parts.evaluators.values() if one.where == "server"]
+        chosen = [
+            one
+            for name, one in parts.evaluators.items()
+            if one.where == "server" and parts.due(name, round)
+        ]
         if not chosen:
             return {}
         ctx = _server_context(parts, round, METHOD)
@@ -127,7 +134,9 @@ class Evaluation:
     ) -> None:
         alone = parts.method.model(server) is None
         chosen = {
-            name: one for name, one in parts.evaluators.items() if alone or one.where == "client"
+            name: one
+            for name, one in parts.evaluators.items()
+            if (alone or one.where == "client") and parts.due(name, round)
         }
         asked = [info for info in executor.clients() if alone or info.tests > 0]
         if not chosen or not asked:

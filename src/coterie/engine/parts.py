@@ -10,7 +10,7 @@ from coterie.core import seeds
 from coterie.core.bundle import ServerState, Tensors
 from coterie.core.errors import ConfigError
 from coterie.core.registry import Component
-from coterie.core.task import ClientId
+from coterie.core.task import ClientId, Round
 from coterie.kit.evaluator import Evaluator
 from coterie.kit.make import Make
 from coterie.kit.method import FederatedEvaluator, Method
@@ -37,6 +37,7 @@ class Spec:
     evaluators: Mapping[str, Component]
     folder: str  # the run directory: client states, spooled arrays, personal models
     device: str = "cpu"
+    last: tuple[str, ...] = ()  # evaluators that wait for the last round
 
     def to_json(self) -> str:
         """The JSON text."""
@@ -51,7 +52,8 @@ class Spec:
         for name in ("method", "objective"):
             build[name] = Component(**values[name])
         build["evaluators"] = {n: Component(**c) for n, c in values["evaluators"].items()}
-        return cls(**{**values, **build, "shape": tuple(values["shape"])})
+        build |= {name: tuple(values[name]) for name in ("shape", "last")}
+        return cls(**{**values, **build})
 
 
 class Parts:
@@ -70,6 +72,10 @@ class Parts:
             name: one for name, one in built.items() if isinstance(one, FederatedEvaluator)
         }
         self._nets: dict[str, Nets] = {}
+
+    def due(self, name: str, round: Round) -> bool:
+        """Whether an evaluator takes part in the evaluation after a round."""
+        return round.last or name not in self.spec.last
 
     def program(self, name: str) -> Method:
         """The method of a task: the run's, or a federated evaluator."""

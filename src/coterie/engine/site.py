@@ -134,6 +134,8 @@ class Site:
         found: dict[str, float] = {}
         tests = len(self.partition.test[task.client])
         for name, evaluator in self.parts.evaluators.items():
+            if not self.parts.due(name, task.round):
+                continue
             if evaluator.where == "client" and tests > 0:
                 data = everything(task.client) if evaluator.pools else ctx.data
                 seed = seeds.derive(self.spec.seed, "evaluate", client=task.client)

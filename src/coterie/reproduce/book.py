@@ -5,17 +5,18 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import coterie
 from coterie.engine.files import replace_durably
 from coterie.reproduce import claims
 from coterie.reproduce.claims import Finding
 from coterie.reproduce.difference import differences
-from coterie.reproduce.entries import Outcome
+from coterie.reproduce.entries import Entry, Outcome
 from coterie.reproduce.outcome import conclude
 from coterie.reproduce.page import render
 from coterie.reproduce.picture import pictures
-from coterie.reproduce.plan import Plan
+from coterie.reproduce.plan import Cell, Plan
 from coterie.reproduce.run import Found
 from coterie.reproduce.table import aligned, command, markdown, sheets, shown
 
@@ -67,6 +68,13 @@ def _beside(folders: Sequence[str]) -> list[str]:
     return ["/".join(Path(folder).parts[-2:]) for folder in folders]
 
 
+def _row(cell: Cell, entry: Entry) -> dict[str, Any]:
+    """All that is known of a row in a column."""
+    read = {"metric": cell.metric, "chosen_by": cell.chosen_by}
+    derived = {"ratio": entry.ratio, "folders": _beside(entry.folders)}
+    return {**asdict(entry), **read, **derived}
+
+
 def to_json(plan: Plan, outcome: Outcome, findings: Sequence[Finding]) -> bytes:
     """All figures, accuracies as fractions, with the curves."""
     recipe = plan.recipe
@@ -75,8 +83,9 @@ def to_json(plan: Plan, outcome: Outcome, findings: Sequence[Finding]) -> bytes:
             "name": column.name,
             "target": outcome.targets.get(column.name),
             "rows": [
-                {**asdict(entry), "ratio": entry.ratio, "folders": _beside(entry.folders)}
-                for entry in (outcome.entry(row.name, column.name) for row in plan.rows)
+                _row(cell, outcome.entry(cell.row.name, column.name))
+                for cell in plan.cells
+                if cell.column is column
             ],
         }
         for column in plan.columns
@@ -89,9 +98,7 @@ def to_json(plan: Plan, outcome: Outcome, findings: Sequence[Finding]) -> bytes:
         "commit": commit(),
         "paper": recipe.paper,
         "measure": recipe.measure,
-        "metric": recipe.metric,
         "reference": recipe.reference,
-        "chosen_by": plan.chosen_by,
         "finished": outcome.finished,
         "total": outcome.total,
         "columns": columns,

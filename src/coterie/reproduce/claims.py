@@ -36,8 +36,7 @@ def _test(claim: Claim, plan: Plan, outcome: Outcome, show: Show) -> Finding:
         return Finding(claim.text, UNTESTED, missing)
     if claim.kind == "faster":
         return _faster(claim, columns, outcome)
-    checks = {"above": _above, "closer": _closer, "monotone": _monotone, "peak": _peak}
-    check = checks.get(claim.kind, _gap_shrinks)
+    check = _CHECKS[claim.kind]
     results = list(check(claim, columns, outcome, show))
     fine = all(result.fine for result in results)
     return _finding(claim, fine, results)
@@ -93,6 +92,24 @@ def _closer(
         yield _Result(abs(difference) <= claim.margin, words, apart is not None)
 
 
+def _not_above(
+    claim: Claim, columns: Sequence[str], outcome: Outcome, show: Show
+) -> Iterator[_Result]:
+    """Below, level, or above by no more than the margin."""
+    for column in columns:
+        difference, apart, words = _difference(claim, column, outcome, show)
+        yield _Result(difference <= claim.margin, words, apart is not None)
+
+
+def _falls(claim: Claim, columns: Sequence[str], outcome: Outcome, show: Show) -> Iterator[_Result]:
+    """The curve ends below its highest point, by more than the margin."""
+    for column in columns:
+        entry = outcome.entry(claim.above, column)
+        best, (_, end) = max(entry.curve, key=lambda point: point[1]), entry.curve[-1]
+        words = f"{column}: {show(end)} at the end, {show(best[1])} after round {best[0]}"
+        yield _Result(best[1] - end > claim.margin, words, _sure(entry, outcome))
+
+
 def _gap_shrinks(
     claim: Claim, columns: Sequence[str], outcome: Outcome, show: Show
 ) -> Iterator[_Result]:
@@ -123,6 +140,17 @@ def _peak(claim: Claim, columns: Sequence[str], outcome: Outcome, show: Show) ->
         entry = outcome.entry(claim.above, column)
         fine = _mean(entry) <= top + claim.margin
         yield _Result(fine, _alone(entry, show), _sure(entry, outcome))
+
+
+_CHECKS = {
+    "above": _above,
+    "not-above": _not_above,
+    "closer": _closer,
+    "monotone": _monotone,
+    "peak": _peak,
+    "gap-shrinks": _gap_shrinks,
+    "falls": _falls,
+}
 
 
 def _counted(outcome: Outcome, entry: Entry) -> dict[int, float]:

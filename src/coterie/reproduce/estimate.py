@@ -162,20 +162,23 @@ def seconds(experiment: Experiment, cost: Cost) -> float:
     invited = max(1, int(len(sizes) * config.cohort.fraction + 1e-9)) / len(sizes)
     every = config.evaluate.every
     evaluations = math.ceil(config.run.rounds / every) if every else 1
-    evaluators = config.evaluators.values()
+    times = {
+        where: sum(
+            1 if name in config.evaluate.last else evaluations
+            for name, one in config.evaluators.items()
+            if one.where == where
+        )
+        for where in ("server", "client")
+    }
     tests = len(experiment.dataset.y_test) + len(experiment.held)
-    tested = cost.sample * tests * sum(one.where == "server" for one in evaluators)
+    tested = cost.sample * tests * times["server"]
     own = cost.sample * sum(map(len, shares.test.values()))
-    own *= sum(one.where == "client" for one in evaluators)
+    own *= times["client"]
     method = experiment.parts.method
     if method.model(method.init(experiment.parts.nets(METHOD))) is None:
         # every client's own model is tested, where it lies
         own, tested = own + tested * len(sizes), 0.0
-    return (
-        config.run.rounds * invited * training / workers
-        + evaluations * own / workers
-        + evaluations * tested
-    )
+    return config.run.rounds * invited * training / workers + own / workers + tested
 
 
 def _steps(config: Config, samples: int) -> int:

@@ -73,10 +73,11 @@ def curves(plan: Plan, outcome: Outcome, column: Column) -> Chart | None:
     target = outcome.targets.get(column.name)
     values = [value for line in data for value in line["y"]]
     values += [] if target is None else [factor * target]
-    axis = share_axis([value / factor for value in values], plan.recipe.metric)
+    metric = plan.metric(column)
+    axis = share_axis([value / factor for value in values], metric)
     if factor != 1.0:
         high = [factor * edge for edge in axis["range"]]
-        axis = titled(f"{plan.recipe.metric} (%)") | {"range": high}
+        axis = titled(f"{metric} (%)") | {"range": high}
     look = layout(rounds_between(min(rounds), max(rounds)), axis)
     if target is not None:
         mark_target(look, factor * target, high=0.95 * axis["range"][1])

@@ -22,11 +22,11 @@ def pictures(plan: Plan, outcome: Outcome) -> Iterator[tuple[str, str]]:
     """A file name and its SVG for every column that has curves."""
     for column in plan.columns:
         lines = [(row.name, outcome.entry(row.name, column.name).curve) for row in plan.rows]
-        lines = [line for line in lines if line[1]]
+        lines = [line for line in lines if len(line[1]) > 1]
         if lines:
             name = re.sub(r"[^A-Za-z0-9.=]+", "-", column.name).strip("-").lower()
             title = f"{plan.recipe.name}, {plan.scale} scale: {column.name}"
-            yield f"curves-{name}.svg", draw(lines, title, plan.recipe.metric)
+            yield f"curves-{name}.svg", draw(lines, title, plan.metric(column))
 
 
 def draw(lines: Sequence[Line], title: str, metric: str) -> str:

@@ -41,6 +41,8 @@ class Cell:
     column: Column
     points: tuple[Point, ...]
     seeds: int
+    metric: str = "accuracy"
+    chosen_by: str = "accuracy"  # the metric by which a point is chosen
 
     @property
     def name(self) -> str:
@@ -71,11 +73,10 @@ class Plan:
         """What the recipe says about the scale."""
         return self.recipe.scales[self.scale].note
 
-    @property
-    def chosen_by(self) -> str:
-        """The metric by which the cell of a grid is chosen."""
-        prefix = "holdout_" if _choice(self.recipe, self.scale) == "holdout" else ""
-        return f"{prefix}{self.recipe.metric}"
+    def metric(self, column: Column) -> str:
+        """What is read in a column, in words: rows may differ."""
+        found = {cell.metric: None for cell in self.cells if cell.column is column}
+        return " / ".join(found)
 
     def cell(self, row: str, column: str) -> Cell | None:
         """The cell of a row and a column, where it is run."""
@@ -129,6 +130,8 @@ def make(recipe: Recipe, name: str, gpu: bool | None = None, seeds: int | None =
             column,
             tuple(_points(recipe, scale, name, row, column, common)),
             seeds or getattr(column, f"seeds_{name}") or row.count(name, scale.seeds),
+            metric := row.metric or column.metric or recipe.metric,
+            f"holdout_{metric}" if _choice(recipe, name) == "holdout" else metric,
         )
         for column in columns
         for row in rows

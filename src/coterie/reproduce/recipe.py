@@ -21,7 +21,8 @@ Target = PositiveShare | Literal["reference"]  # an accuracy, or the final one o
 Choice = Literal["test", "holdout"]
 ScaleName = Literal["paper", "laptop", "smoke"]
 SCALES: tuple[ScaleName, ...] = ("paper", "laptop", "smoke")
-Kind = Literal["above", "faster", "closer", "monotone", "peak", "gap-shrinks"]
+Kind = Literal["above", "not-above", "faster", "closer", "monotone", "peak", "gap-shrinks", "falls"]
+_OF_TWO = ("above", "not-above", "faster", "closer", "gap-shrinks")  # kinds that compare rows
 T = TypeVar("T")
 
 
@@ -54,6 +55,7 @@ class Column:
     seeds_laptop: PositiveCount | None = None
     seeds_smoke: PositiveCount | None = None
     target: Target | None = None
+    metric: str = ""  # what is read, where it is not the recipe's
     gpu: bool = False
     scales: tuple[ScaleName, ...] = SCALES
 
@@ -77,6 +79,7 @@ class Row:
     grid_laptop: Grid | None = None
     grid_smoke: Grid | None = None
     afresh: bool = False  # a column's `at` is the length of the run
+    metric: str = ""  # what is read, where it is not the column's
     value: dict[str, float] = field(default_factory=dict)
     spread: dict[str, NonNegative] = field(default_factory=dict)
     rounds: dict[str, int | float | str] = field(default_factory=dict)
@@ -287,7 +290,7 @@ def _check_claim(claim: Claim, rows: Sequence[str], columns: Sequence[str]) -> N
     _known(f"{title}: above", claim.above, rows)
     for column in claim.columns:
         _known(f"{title}: columns", column, columns)
-    if claim.kind in ("above", "faster", "closer", "gap-shrinks"):
+    if claim.kind in _OF_TWO:
         if not claim.below:
             raise ConfigError(f"{title} of kind {claim.kind!r} needs the key 'below'")
         _known(f"{title}: below", claim.below, rows)

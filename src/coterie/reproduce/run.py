@@ -126,7 +126,7 @@ def reproduce(
             kept = " (kept)" if trial.kept else ""
             found.add(trial, figures := _figures(trial, found, watch))
             renew(found)
-            say(f"[{place}/{many}] {trial.name}: {_words(plan, figures)}{kept}")
+            say(f"[{place}/{many}] {trial.name}: {_words(trial.cell, figures)}{kept}")
     except (KeyboardInterrupt, Interrupted):
         raise Interrupted(f"interrupted; {GO_ON}") from None
     return found
@@ -144,7 +144,7 @@ def finish(found: Found) -> None:
 
 
 def _figures(trial: Trial, found: Found, watch: Watch) -> Figures:
-    recipe, at, folder = found.plan.recipe, trial.cell.column.at, str(trial.folder)
+    cell, folder = trial.cell, str(trial.folder)
     try:
         if trial.folder in found.broken:
             raise found.broken[trial.folder]
@@ -155,7 +155,7 @@ def _figures(trial: Trial, found: Found, watch: Watch) -> Figures:
         found.broken[trial.folder] = error
         found.errors.append((trial.name, error))
         return Figures(trial.number, folder, failure=str(error))
-    figures = read(history, trial.number, folder, recipe.metric, found.plan.chosen_by, at)
+    figures = read(history, trial.number, folder, cell.metric, cell.chosen_by, cell.column.at)
     if figures.failure:
         found.errors.append((trial.name, RunFailed(figures.failure)))
     return figures
@@ -186,8 +186,8 @@ def _refuse_unfinished(trial: Trial) -> None:
         raise ConfigError(f"{trial.folder} holds an unfinished run; add --resume to go on")
 
 
-def _words(plan: Plan, figures: Figures) -> str:
+def _words(cell: Cell, figures: Figures) -> str:
     if figures.failure:
         return f"failed: {figures.failure}"
     rounds = counted(figures.rounds, "round")
-    return f"{plan.recipe.metric} {figures.value:.4f}, {rounds}, {figures.seconds:.2f} s a round"
+    return f"{cell.metric} {figures.value:.4f}, {rounds}, {figures.seconds:.2f} s a round"

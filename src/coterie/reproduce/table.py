@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from coterie.reproduce.claims import Finding, rounds_in_words
 from coterie.reproduce.difference import differences
 from coterie.reproduce.entries import Entry, Outcome
-from coterie.reproduce.plan import Plan
+from coterie.reproduce.plan import Cell, Plan
 from coterie.reproduce.recipe import Column, Recipe
 from coterie.reproduce.verdict import gap
 
@@ -42,7 +42,7 @@ def sheets(plan: Plan, outcome: Outcome) -> Iterator[Sheet]:
     for cell in plan.cells:
         entry = outcome.entry(cell.row.name, cell.column.name)
         if entry.grid:
-            yield _grid(plan, entry)
+            yield _grid(cell, plan.recipe, entry)
 
 
 def _sheet(plan: Plan, outcome: Outcome, column: Column) -> Sheet:
@@ -67,6 +67,11 @@ def _sheet(plan: Plan, outcome: Outcome, column: Column) -> Sheet:
             line += [rounds_in_words(entry), entry.paper_rounds or "-", speedup]
         line.append(_seconds(entry) if timed else _ratio(entry))
         lines.append([*line, entry.verdict])
+    if len({cell.metric for cell in plan.cells}) > 1:
+        head.insert(1, "metric")
+        for row, line in zip(plan.rows, lines, strict=True):
+            cell = plan.cell(row.name, column.name)
+            line.insert(1, cell.metric if cell else "-")
     return Sheet(column.name, [*head, "verdict"], lines)
 
 
@@ -109,8 +114,7 @@ def _seconds(entry: Entry) -> str:
     return f"{sum(entry.seconds) / len(entry.seconds):.2f}" if entry.seconds else "-"
 
 
-def _grid(plan: Plan, entry: Entry) -> Sheet:
-    recipe = plan.recipe
+def _grid(cell: Cell, recipe: Recipe, entry: Entry) -> Sheet:
     lines = []
     for tried in entry.grid:
         found = [
@@ -118,7 +122,7 @@ def _grid(plan: Plan, entry: Entry) -> Sheet:
             for value in (tried.value, tried.chosen_by)
         ]
         lines.append([tried.name, *found, "chosen" if tried.chosen else ""])
-    head = ["", recipe.metric, f"chosen by {plan.chosen_by}", ""]
+    head = ["", cell.metric, f"chosen by {cell.chosen_by}", ""]
     return Sheet(f"{entry.row}, {entry.column}: what was tried, on the first seed", head, lines)
 
 

@@ -1,5 +1,6 @@
 """Sentences of a paper, tested on values."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,6 +48,9 @@ ALONE = table(FedAvg=[[0.60], [0.60], [0.60]], FedProx=[[0.70], [0.66], [0.62]])
         ({"below": "FedAvg"}, "does not hold"),  # in all columns
         ({"kind": "closer", "below": "FedAvg", "margin": 0.02, "columns": ["three"]}, "holds"),
         ({"kind": "closer", "below": "FedAvg", "margin": 0.02}, "does not hold"),
+        ({"kind": "not-above", "below": "FedAvg", "margin": 0.11}, "holds"),
+        ({"kind": "not-above", "below": "FedAvg", "margin": 0.09}, "does not hold"),
+        ({"kind": "falls"}, "does not hold"),  # its curves rise
         ({"kind": "faster", "below": "FedAvg", "columns": ["one"]}, "holds"),
         ({"kind": "faster", "below": "FedAvg", "columns": ["three"]}, "does not hold"),
         ({"kind": "gap-shrinks", "below": "FedAvg"}, "holds"),
@@ -129,3 +133,16 @@ def test_columns_of_other_scales_are_not_missed_but_left_out_ones_are() -> None:
     plan = make(parse(some), "paper")
     (found,) = claims.test(plan.recipe.claims, plan, concluded(plan, values), str)
     assert found.verdict == "not tested here" and "two is left out" in found.numbers
+
+
+@pytest.mark.parametrize(("margin", "verdict"), [(0.03, "holds"), (0.05, "does not hold")])
+def test_a_curve_that_ends_below_its_best_falls(margin: float, verdict: str) -> None:
+    claim = {"text": "so", "kind": "falls", "above": "FedProx", "columns": ["one"]}
+    plan = make(parse(tables(claim=[{**claim, "margin": margin}])), "paper")
+    outcome = concluded(plan, {key: seeds for key, seeds in SURE.items() if key[1] != "three"})
+    key = ("FedProx", "one")
+    fallen = replace(outcome.entries[key], curve=((5, 0.60), (10, 0.70), (15, 0.66)))
+    outcome = replace(outcome, entries={**outcome.entries, key: fallen})
+    (found,) = claims.test(plan.recipe.claims, plan, outcome, "{:.2f}".format)
+    assert found.verdict == verdict
+    assert found.numbers == "one: 0.66 at the end, 0.70 after round 10"

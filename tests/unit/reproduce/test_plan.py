@@ -48,11 +48,11 @@ def test_another_setting_at_a_scale_replaces_that_of_the_column() -> None:
 def test_choosing_on_held_out_samples_sets_them_aside_in_all_cells() -> None:
     some = tables(choose="holdout")
     made = make(parse(some), "smoke")
-    assert made.chosen_by == "holdout_accuracy"
+    assert {c.chosen_by for c in made.cells} == {"holdout_accuracy"}
     assert {made.config(c, c.points[0], 0).data.holdout for c in made.cells} == {0.1}
     some["scale"]["smoke"]["choose"] = "test"
     made = make(parse(some), "smoke")
-    assert made.chosen_by == "accuracy"
+    assert {c.chosen_by for c in made.cells} == {"accuracy"}
     assert {made.config(c, c.points[0], 0).data.holdout for c in made.cells} == {0.0}
 
 
@@ -123,3 +123,21 @@ def test_a_configuration_has_one_folder_whatever_the_recipe() -> None:
     first, second = (p.config(p.cells[0], p.cells[0].points[0], 0) for p in (made, other))
     assert run_folder(Path("out"), first) == run_folder(Path("out"), second)
     assert run_folder(Path("out"), first).name.startswith("fedavg-")
+
+
+def test_a_cell_reads_the_metric_of_its_row_its_column_or_the_recipe() -> None:
+    some = tables(metric="knn")
+    some["column"][1]["metric"] = "probe"
+    some["row"][1]["metric"] = "accuracy"
+    made = make(parse(some), "smoke")
+    found = {(cell.row.name, cell.column.name): cell.metric for cell in made.cells}
+    assert found == {
+        ("FedAvg", "one"): "knn",
+        ("FedAvg", "two"): "probe",
+        ("FedProx", "one"): "accuracy",
+        ("FedProx", "two"): "accuracy",
+    }
+    assert [made.metric(column) for column in made.columns] == [
+        "knn / accuracy",
+        "probe / accuracy",
+    ]
