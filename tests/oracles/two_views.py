@@ -30,6 +30,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "simclr": {"hidden": 16},
     "byol": {"hidden": 16, "momentum": 0.7},
     "swav": {"hidden": 16, "prototypes": 6},
+    "rotation": {"hidden": 16},
     "supervised": {},
 }  # heads and settings that suit a few samples
 SIZES = [sum(row) for row in COUNTS]

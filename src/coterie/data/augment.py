@@ -143,8 +143,35 @@ AUGMENTS: dict[str, Callable[[], Augment]] = {
     "byol": partial(
         RandomView, jitter=0.8, strengths=(0.4, 0.4, 0.2, 0.1), grey=0.2, blur=0.5, solarise=0.1
     ),
+    "orchestra": partial(
+        RandomView,
+        scale=(0.5, 1.0),
+        jitter=0.8,
+        strengths=(0.4, 0.4, 0.2, 0.1),
+        grey=0.2,
+        blur=0.5,
+    ),
+    "orchestra-second": partial(
+        RandomView,
+        scale=(0.5, 1.0),
+        jitter=0.8,
+        strengths=(0.4, 0.4, 0.2, 0.1),
+        grey=0.2,
+        blur=0.1,
+        solarise=0.2,
+    ),
     "resized-crop": partial(RandomView, scale=(0.6, 1.0), flip=0.0),
 }
+SECOND = {"orchestra": "orchestra-second"}  # by `data.augment`: what the view "second" is
+
+
+def named(view: str, augment: str) -> Augment:
+    """The transform of an objective's view: `train` is what `data.augment` names.
+
+    `second` is the other of a pair, where `data.augment` names one; else the same.
+    """
+    chosen = {"train": augment, "second": SECOND.get(augment, augment)}
+    return AUGMENTS[chosen.get(view, view)]()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.data.augment import AUGMENTS, Augment, Normalise, Table, Unchanged
+from coterie.data.augment import Augment, Normalise, Table, Unchanged, named
 from coterie.data.datasets import Dataset
 from coterie.data.skew import Shift
 from coterie.kit.objective import Batch, Stretch
@@ -152,4 +152,4 @@ class DataShard:
         return self._normalise(transform(images, rows, table))
 
     def _transform(self, view: str) -> Augment:
-        return AUGMENTS[self._augment if view == "train" else view]()
+        return named(view, self._augment)

@@ -1,0 +1,212 @@
+"""Orchestra: unsupervised learning by globally consistent clusters (Lubana et al., ICML 2022).
+
+Clients hold their representations near centroids C of the whole federation. A local step, with a
+target network that follows the online one, and views x1, x2 of the same samples, is
+
+    target = m target + (1 - m) online
+    t = target(x1) / |target(x1)|,     o = online(x2) / |online(x2)|
+    loss   = -mean sum_k softmax(C t / T)_k log softmax(C o / T)_k + CE(turn of a third view)
+
+and t goes into the client's memory, first in, first out. After training a client sends online,
+target and the centroids of clusters of equal size in its memory. The server averages the networks
+and fits C to all clients' centroids Z, each row of C at length one after every step, by
+
+    -mean_i cos( Sinkhorn(e^{lambda Z_i C^T}), softmax(Z_i C^T / T) )
+
+from the C of the round before. The first round, of all clients, trains nothing: they fill their
+memories with the initial target and send centroids only.
+
+Settled here: C starts from directions drawn evenly, as many as `clusters` or as centroids arrive
+first, if these are fewer; until they do, the turns are learned alone. A client that comes for the
+first time fills its memory before it trains. Filling uses the statistics of each batch and changes
+none. The networks are averaged by samples, the authors' code counts batches.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
+from coterie.core.errors import ConfigError
+from coterie.core.task import Reply, Round, Stage
+from coterie.kit import stock
+from coterie.kit.clustering import Descent, EqualShares, cluster, directed, directions, disagreement
+from coterie.kit.context import ClientContext, ServerContext
+from coterie.kit.fields import Count, Decay, NonNegative, Positive, PositiveCount
+from coterie.kit.local import Stepper
+from coterie.kit.method import Method
+from coterie.kit.objective import Batch, Loss
+from coterie.kit.pool import Nets
+from coterie.kit.self_supervised import geometry
+from coterie.nets.heads import Network, follow
+
+CLUSTER = "cluster"  # the stage before training
+FIRST, VIEWS = ("train",), ("train", "second", "train")  # the last one is turned
+
+
+@torch.no_grad()
+def push(memory: Tensor, rows: Tensor) -> Tensor:
+    """The memory with rows at its end and as many less at its front."""
+    return torch.cat([memory, rows.cpu()])[-len(memory) :]
+
+
+def consistency(t: Tensor, o: Tensor, centroids: Tensor, temperature: float) -> Tensor:
+    """-mean sum_k softmax(C t / T)_k log softmax(C o / T)_k; t and C are constants."""
+    goals = F.softmax(t.detach() @ centroids.T / temperature, dim=1)
+    return F.cross_entropy(o @ centroids.T / temperature, goals)
+
+
+@final
+@dataclass(frozen=True)
+class Orchestra(Method):
+    """Local learning towards clusters that all clients share. Takes no labels."""
+
+    clusters: PositiveCount = 128  # of the federation, at most
+    local_clusters: PositiveCount = 16  # of a client's memory
+    memory: PositiveCount = 128  # representations that a client keeps
+    temperature: Positive = 0.1  # T
+    ema: Decay = 0.996  # m of the target
+    sinkhorn_lambda: Positive = 25.0
+    sinkhorn_iterations: PositiveCount = 10
+    local_iterations: PositiveCount = 5  # of the clustering of a memory
+    server_steps: Count = 500
+    server_lr: Positive = 0.01
+    server_momentum: Decay = 0.9
+    server_weight_decay: NonNegative = 1e-4
+
+    objectives = ("rotation",)
+    reduce: ClassVar = {"model": "mean", "target": "mean", "local_centroids": "gather"}
+    leaves: ClassVar[str] = (
+        "weights of its network and of a slower copy, centroids of its representations, and its "
+        "number of samples"
+    )
+
+    model = stock.global_model
+
+    def __post_init__(self) -> None:
+        if self.local_clusters > self.memory:
+            raise ConfigError(
+                f"method.local_clusters = {self.local_clusters} of orchestra needs a method.memory "
+                f"of at least as many, not {self.memory}"
+            )
+
+    def stages(self, rounds: int) -> tuple[Stage, ...]:
+        """Clusters first, from everybody; then training."""
+        return Stage(CLUSTER, 1, cohort="all"), Stage("train", rounds)
+
+    def nets(self, make: Callable[[], Network]) -> dict[str, Network]:
+        """The online network, and the target: a copy of its backbone and projector."""
+        online = make()
+        target = Network(copy.deepcopy(online.backbone), projector=copy.deepcopy(online.projector))
+        return {"model": online, "target": target.requires_grad_(False)}
+
+    def uploads(self, stage: str) -> Mapping[str, str]:
+        """No weights where nothing is trained."""
+        sent = ("local_centroids",) if stage == CLUSTER else tuple(self.reduce)
+        return {group: self.reduce[group] for group in sent}
+
+    def init(self, nets: Nets) -> ServerState:
+        """Both networks, and no centroid."""
+        return Bundle({"model": nets.weights(), "target": nets.weights("target")})
+
+    def broadcast(self, server: ServerState, round: Round) -> Payload:
+        """The networks and C; for the first clusters the target alone."""
+        wanted = ("target",) if round.stage == CLUSTER else ("model", "target", "centroids")
+        return Bundle({group: server[group] for group in wanted if group in server})
+
+    def client_update(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """Train towards C, then cluster the memory."""
+        memory = state["memory"]["z"] if state else self._filled(ctx, down["target"])
+        sent: dict[str, Tensors] = {}
+        if ctx.round.stage != CLUSTER:
+            online, target = ctx.net(down["model"]), ctx.net(down["target"], key="target")
+            memory = self._train(ctx, online, target, memory, down.get("centroids").get("c"))
+            sent = {"model": ctx.shared(online), "target": ctx.shared(target)}
+        draws = ctx.generator("local-clusters")
+        found = cluster(memory, self.local_clusters, self._shares, self.local_iterations, draws)
+        return Bundle({**sent, "local_centroids": {"c": found}}), Bundle({"memory": {"z": memory}})
+
+    def _filled(self, ctx: ClientContext, target: Tensors) -> Tensor:
+        """A first memory, by the target as received; few samples come in several views each."""
+        net = ctx.net(target, key="target", slot="fill")  # its statistics are not kept
+        epochs = math.ceil(self.memory / len(ctx.data))
+        local = replace(ctx.local, epochs=epochs, steps=0, accumulate=1, drop_last=False)
+        found: list[Tensor] = []
+        for batch in ctx.data.batches(local, FIRST, lambda what: ctx.generator(f"fill/{what}")):
+            with torch.no_grad():
+                found.append(F.normalize(net(batch.x).z, dim=1).cpu())
+            if sum(map(len, found)) >= self.memory:
+                break
+        return torch.cat(found)[: self.memory]
+
+    def _train(
+        self,
+        ctx: ClientContext,
+        online: Network,
+        target: Network,
+        memory: Tensor,
+        centroids: Tensor | None,
+    ) -> Tensor:
+        """Local training; the memory after it."""
+        stepper = Stepper(ctx, online)
+        begin = True  # of a step, which may take several batches
+        for batch in ctx.data.batches(
+            ctx.local, VIEWS, lambda what: ctx.generator(f"train/{what}")
+        ):
+            if begin:
+                follow(target, online, self.ema)
+            with torch.no_grad():
+                t = F.normalize(target(batch.x).z, dim=1)
+            begin = stepper(self._loss(ctx, online, batch, t, centroids), batch)
+            memory = push(memory, t)
+        stepper.report()
+        return memory
+
+    def _loss(
+        self, ctx: ClientContext, online: Network, batch: Batch, t: Tensor, centroids: Tensor | None
+    ) -> Loss:
+        o = F.normalize(online(batch.views[1]).z, dim=1)
+        turned = ctx.objective.loss(online, replace(batch, views=batch.views[2:]))
+        terms = {"rotation": turned.total}
+        if centroids is not None:
+            terms["cluster"] = consistency(t, o, centroids.to(o.device), self.temperature)
+        return Loss.sum(terms, {**turned.notes, **geometry(o, t)})
+
+    @property
+    def _shares(self) -> EqualShares:
+        return EqualShares(self.sinkhorn_lambda, self.sinkhorn_iterations)
+
+    def server_update(
+        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
+    ) -> ServerState:
+        """Average both networks, then fit C to the clients' centroids."""
+        reduced = ctx.reduce(replies)
+        for key in ("model", "target"):
+            if key in reduced.groups:
+                server = ctx.step(server, reduced[key], key)
+        sent = reduced.gathered["local_centroids"].values()
+        rows = directed(torch.cat([tensors["c"] for tensors in sent]))
+        if not len(rows):
+            return server
+        start = server.get("centroids").get("c")
+        if start is None:
+            count = min(self.clusters, len(rows))
+            start = directions(count, rows.shape[1], ctx.generator("centroids"))
+        fit = Descent(
+            self.server_steps, self.server_lr, self.server_momentum, self.server_weight_decay
+        )
+        found = fit(rows, start, self._shares, self.temperature)
+        nearest = (rows @ found.T).argmax(dim=1)
+        ctx.metrics["cluster_loss"] = float(
+            disagreement(rows, found, self._shares, self.temperature)
+        )
+        ctx.metrics["clusters_used"] = float((torch.bincount(nearest) > 0).sum())
+        return server.replace(centroids={"c": found})

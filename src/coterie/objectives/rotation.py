@@ -1,0 +1,68 @@
+"""Rotation (Gidaris, Singh, Komodakis 2018): tell by how many quarter turns an image was turned.
+
+    loss = CE(predictor(z), a),     z = projector(h) of the image turned by a quarters, a drawn
+
+It is what keeps Orchestra from degenerating, and learns by itself too. The projector has two
+layers, the last norm without scale and shift, and the predictor is one layer on z as it is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coterie.core.errors import ConfigError
+from coterie.kit.fields import Count
+from coterie.kit.objective import Batch, Loss, Objective, projected
+from coterie.kit.self_supervised import collapse
+from coterie.nets.build import Backbone
+from coterie.nets.heads import Network, mlp_head
+
+TURNS = 4
+_IMAGE_AXES = 3
+
+
+def turn(images: Tensor, quarters: Tensor) -> Tensor:
+    """Each image, turned counter-clockwise by its own number of quarters."""
+    turned = images.clone()
+    for number in range(1, TURNS):
+        chosen = quarters == number
+        turned[chosen] = torch.rot90(images[chosen], number, dims=(2, 3))
+    return turned
+
+
+@final
+@dataclass(frozen=True)
+class Rotation(Objective):
+    """Which way up an image is. Takes no labels."""
+
+    hidden: Count = 0  # width inside the projector; 0: the backbone's
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """A quarter turn leaves only a square as it was."""
+        if len(shape) != _IMAGE_AXES or shape[1] != shape[2]:
+            raise ConfigError(
+                f"objective.name = 'rotation' takes square images, the data has samples of shape "
+                f"{shape}"
+            )
+
+    def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
+        """Backbone, projector, predictor of the turn."""
+        width, hidden = projected("rotation", projection), self.hidden or backbone.width
+        projector = mlp_head((backbone.width, hidden, width), last_norm=True, affine=False)
+        return Network(backbone, projector=projector, predictor=nn.Linear(width, TURNS))
+
+    def loss(self, net: Network, batch: Batch) -> Loss:
+        """Cross-entropy of the turns, drawn for every image of the batch."""
+        quarters = torch.randint(TURNS, (len(batch),)).to(batch.x.device)
+        outputs = net(turn(batch.x, quarters))
+        right = (outputs.p.argmax(dim=1) == quarters).float().mean()
+        total = F.cross_entropy(outputs.p, quarters)
+        return Loss(total, notes={"turns_right": right}, outputs=(outputs,))
+
+    def warning(self, metrics: Mapping[str, float]) -> str | None:
+        """Whether projections have collapsed, where a method looks at them."""
+        return collapse(metrics)
