@@ -1,10 +1,17 @@
-"""FedProx in closed form on a quadratic, written from the paper's objective."""
+"""FedProx in closed form on a quadratic, and its pull on heads alone step by step."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 import quadratic
+import torch
+from federation import assert_near, same
+from torch import Tensor
+from two_views import TwoViews, cosine, shift, slopes, windows
+
+from coterie.kit.objective import Batch
+from coterie.nets.heads import Network
 
 CENTRES = np.array([[1.0, -2.0, 0.5], [3.0, 0.0, -1.0], [-1.0, 1.0, 4.0]])
 SIZES = [10, 20, 30]
@@ -43,3 +50,67 @@ def test_accumulated_batches_count_the_pull_once(tmp_path: Path) -> None:
         quadratic.server_states(tmp_path / n)[-1]["model"] for n in ("whole", "pieces")
     )
     np.testing.assert_allclose(whole["backbone.vector"], pieces["backbone.vector"], rtol=1e-5)
+
+
+def nt_xent(net: Network, batch: Batch) -> Tensor:
+    """Over the 2B views, view by view."""
+    one, two = (net(view.double()).z for view in batch.views)
+    views, size = [*one, *two], len(one)
+    terms = []
+    for i, z in enumerate(views):
+        powers = [(cosine(z, other) / 0.5).exp() for k, other in enumerate(views) if k != i]
+        partner = (cosine(z, views[(i + size) % (2 * size)]) / 0.5).exp()
+        terms.append(-(partner / torch.stack(powers).sum()).log())
+    return torch.stack(terms).mean()
+
+
+@pytest.mark.parametrize("part", ["all", "head"])
+def test_every_step_is_pulled_towards_the_received_model(part: str, tmp_path: Path) -> None:
+    mu, local = 0.8, {"batch_size": 4, "accumulate": 2, "weight_decay": 1e-2}
+    tables = {"local": local, "net": {"norm": "none"}}
+    fed = TwoViews(tmp_path, "fedprox", "simclr", tables, mu=mu, part=part)
+    model, place, client = fed.moved(), fed.place(1), 2
+    net = fed.double(model)
+    for window in windows(fed.batches(client, place), 2):
+        step = slopes(net, nt_xent, window)
+        for name, weight in net.named_parameters():
+            if part == "all" or name.startswith("projector."):
+                step[name] += mu * (weight.detach() - model[name])
+            step[name] += 1e-2 * weight.detach()  # the optimiser's decay
+        shift(net, step, fed.parts.local.rate(place))
+    done = fed.train(client, place, model)
+    assert_near(done.up["model"], net.state_dict(), atol=1e-5)
+    gaps = [(net.state_dict()[n] - model[n]).double() for n, _ in net.named_parameters()]
+    drift = float(sum(gap.square().sum() for gap in gaps)) ** 0.5
+    assert done.metrics["drift"] == pytest.approx(drift, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("objective", "heads"),
+    [
+        ("simclr", {"projector"}),
+        ("swav", {"projector", "prototypes"}),
+        ("simsiam", {"projector", "predictor"}),
+        ("supervised", {"projector", "classifier"}),
+    ],
+)
+def test_the_head_is_all_but_the_backbone(objective: str, heads: set[str], tmp_path: Path) -> None:
+    """Nothing is pulled in a first step; what the pull changes in a second one is the head."""
+    tables = {"local": {"steps": 2, "batch_size": 8}}
+    if objective == "supervised":
+        tables["data"] = {"augment": "none"}
+    free = TwoViews(tmp_path, "fedprox", objective, tables, mu=0.0, part="head")
+    held = TwoViews(tmp_path, "fedprox", objective, tables, mu=1.0, part="head")
+    model, place = free.start()["model"], free.place(0)
+    one, other = (fed.train(0, place, model).up["model"] for fed in (free, held))
+    trained = [n for n, _ in free.nets["model"].named_parameters()]
+    moved = {n.split(".")[0] for n in trained if not torch.allclose(one[n], other[n], atol=1e-6)}
+    assert moved == heads
+
+
+def test_a_head_without_a_weight_is_fedavg(tmp_path: Path) -> None:
+    plain = TwoViews(tmp_path, "fedavg", "swav")
+    free = TwoViews(tmp_path, "fedprox", "swav", mu=0.0, part="head")
+    model, place = plain.moved(), plain.place(0)
+    found = (fed.train(0, place, model).up["model"] for fed in (plain, free))
+    assert same(*found)

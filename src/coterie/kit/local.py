@@ -135,11 +135,14 @@ def parameters(net: Network) -> Tensors:
 
 
 def pull_towards(anchor: Tensors, weight: float) -> Callable[[Network], None] | None:
-    """A hook that adds weight (w - anchor) to a step's gradients; None for a weight of 0."""
+    """A hook that adds weight (w - anchor) to a step's gradients; None for a weight of 0.
+
+    Parameters that are not in the anchor are left alone.
+    """
 
     def pull(net: Network) -> None:
         for name, parameter in net.named_parameters():
-            if parameter.grad is not None:
+            if parameter.grad is not None and name in anchor:
                 parameter.grad.add_(parameter.detach() - anchor[name], alpha=weight)
 
     return pull if weight > 0 else None

@@ -4,13 +4,17 @@ Each client stays near the model it received:
 
     loss = L(w) + (mu / 2) |w - w_t|^2,     over parameters, not over buffers
 
+With `part = "head"` the sum is over all that is not the backbone: projector, predictor, prototypes,
+classifier. The MFCL paper's FedSimCLR and FedSwAV have "the regularization techniques of Luo et al.
+(2021)", which are for classifiers; without one, the head takes its place.
+
 Settled here: the term enters as its gradient mu (w - w_t) when a step's gradients are complete, so
 that accumulation counts it once; the paper's inexact solving (a number of epochs per client) is
 `[local]`, the same for all.
 """
 
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 from coterie.core.bundle import Bundle, ClientState, Payload
 from coterie.kit import stock
@@ -19,6 +23,8 @@ from coterie.kit.fields import NonNegative
 from coterie.kit.local import parameters, pull_towards, train
 from coterie.kit.method import Method
 
+_BODY = "backbone."
+
 
 @final
 @dataclass(frozen=True)
@@ -26,6 +32,7 @@ class FedProx(Method):
     """FedAvg with a pull towards the received model. Works with any objective."""
 
     mu: NonNegative = 0.01  # weight of the proximal term
+    part: Literal["all", "head"] = "all"  # what is held: all parameters, or all but the backbone's
 
     objectives = None
 
@@ -40,7 +47,8 @@ class FedProx(Method):
         """Train with the proximal gradient."""
         net = ctx.net(down["model"])
         anchor = parameters(net)
-        train(ctx, net, ctx.objective.loss, hook=pull_towards(anchor, self.mu))
+        held = {n: w for n, w in anchor.items() if self.part == "all" or not n.startswith(_BODY)}
+        train(ctx, net, ctx.objective.loss, hook=pull_towards(held, self.mu))
         gaps = (weight - anchor[name] for name, weight in parameters(net).items())
         ctx.metrics["drift"] = sum(float(gap.square().sum()) for gap in gaps) ** 0.5
         return Bundle({"model": ctx.shared(net)}), None
