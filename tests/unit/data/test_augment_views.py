@@ -14,12 +14,14 @@ from torch.nn import functional as F
 
 from coterie.config import load
 from coterie.core.errors import ConfigError
-from coterie.data.augment import AUGMENTS
+from coterie.data import datasets
+from coterie.data.augment import AUGMENTS, Normalise, named
 from coterie.data.augment_colour import kernel_size
 from coterie.data.augment_views import RandomView, Table, resize
+from coterie.data.batches import DataShard
 from coterie.experiment import prepare
 
-NAMES = ["simsiam", "simclr", "byol", "resized-crop"]
+NAMES = ["simsiam", "simclr", "byol", "orchestra", "orchestra-second", "resized-crop"]
 SHAPES = [(3, 32, 32), (1, 8, 8), (3, 9, 14), (1, 28, 28), (3, 45, 21)]
 STRONG = RandomView(jitter=1.0, strengths=(0.8, 0.8, 0.8, 0.5), grey=0.3, blur=0.5, solarise=0.5)
 LUMA = (0.2989, 0.587, 0.114)
@@ -89,6 +91,8 @@ def test_chances_are_those_of_the_name(name: str) -> None:
         "simsiam": (0.5, 0.8, 0.2, 0.0, 0.0),
         "simclr": (0.5, 0.8, 0.2, 0.5, 0.0),
         "byol": (0.5, 0.8, 0.2, 0.5, 0.1),
+        "orchestra": (0.5, 0.8, 0.2, 0.5, 0.0),
+        "orchestra-second": (0.5, 0.8, 0.2, 0.1, 0.2),
         "resized-crop": (0.0, 0.0, 0.0, 0.0, 0.0),
     }[name]
     table = AUGMENTS[name]().draw(20_000, np.random.default_rng(0))
@@ -327,6 +331,44 @@ def test_pixels_stay_between_zero_and_one(name: str, shape: tuple[int, ...]) -> 
     slack = 1e-6 if name == "resized-crop" else 0.0  # a crop alone is not clamped
     assert float(found.min()) >= -slack and float(found.max()) <= 1.0 + slack
     assert torch.isfinite(found).all()
+
+
+# ---- pairs of transforms
+
+
+def test_orchestra_has_a_pair_of_transforms_as_published() -> None:
+    shared = {"scale": (0.5, 1.0), "jitter": 0.8, "strengths": (0.4, 0.4, 0.2, 0.1), "grey": 0.2}
+    first, second = named("train", "orchestra"), named("second", "orchestra")
+    assert first == RandomView(**shared, blur=0.5)  # type: ignore[arg-type]
+    assert second == RandomView(**shared, blur=0.1, solarise=0.2)  # type: ignore[arg-type]
+    assert kernel_size(32, 32) == 3
+
+
+@pytest.mark.parametrize("name", [name for name in AUGMENTS if name != "orchestra"])
+def test_elsewhere_both_views_are_drawn_alike(name: str) -> None:
+    assert named("train", name) == named("second", name) == AUGMENTS[name]()
+    assert named(name, "none") == AUGMENTS[name]()  # a view may name its transform itself
+
+
+def test_the_views_of_a_batch_are_those_of_the_pair() -> None:
+    config = load("digits/orchestra", {"data": {"augment": "orchestra"}})
+    dataset = datasets.load("digits")
+    rows = np.arange(40)
+    shard = DataShard(dataset, rows, rows, augment="orchestra")
+    views = ("train", "second", "train")
+    batch = next(
+        shard.batches(config.local, views, lambda what: np.random.default_rng(len(what) * 7))
+    )
+    pixels = torch.from_numpy(dataset.x_train[:40].astype(np.float32) / 255)
+    normalise = Normalise(dataset.mean, dataset.std)
+    for view, place in zip(
+        batch.views, ("orchestra", "orchestra-second", "orchestra"), strict=True
+    ):
+        transform = AUGMENTS[place]()
+        table = transform.draw(40, np.random.default_rng(len("view/0/0") * 7))
+        expected = normalise(transform(pixels[batch.index], batch.index, table))
+        torch.testing.assert_close(view, expected)
+    assert not torch.equal(batch.views[0], batch.views[1])
 
 
 # ---- what it takes

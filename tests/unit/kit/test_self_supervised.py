@@ -234,6 +234,17 @@ def test_scores_that_are_all_alike_give_uniform_codes() -> None:
     np.testing.assert_allclose(sinkhorn(torch.full((6, 4), 0.3), 0.05, 3), np.full((6, 4), 0.25))
 
 
+@pytest.mark.parametrize("far", [1.0, 50.0, 199.0, 201.0, 400.0])
+def test_near_and_far_scores_are_scaled_alike(far: float) -> None:
+    """By vectors up to a distance of 200 in logarithms, in logarithms beyond; both to the end."""
+    scores = 0.05 * far * torch.linspace(-0.5, 0.5, 30, dtype=torch.float64)
+    scores = scores[torch.randperm(30, generator=torch.Generator().manual_seed(0))].reshape(6, 5)
+    for iterations in (1, 3, 20):
+        found = sinkhorn(scores, 0.05, iterations)
+        expected = naive_sinkhorn(scores.numpy(), 0.05, iterations)
+        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-300)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [1e4, -1e4])
 def test_no_score_is_too_large_for_sinkhorn(size: float, dtype: torch.dtype) -> None:
