@@ -11,8 +11,8 @@ from coterie.reproduce.recipe import Recipe
 NAMES = recipe.shipped()
 SCALES = ("paper", "laptop", "smoke")
 SHARED = ("moon-table1", "fedssc-table1", "fedproc-table2")  # at laptop scale, row by row
-PAPERS = {"fedssc": 3, "moon": 5, "fedproc": 6, "ssfl": 6}
-UNLABELLED = tuple(name for name in NAMES if name.startswith("ssfl-"))
+PAPERS = {"fedssc": 3, "moon": 5, "fedproc": 6, "ssfl": 6, "mfcl": 1}
+UNLABELLED = tuple(name for name in NAMES if name.startswith(("ssfl-", "mfcl-")))
 SUPERVISED = tuple(name for name in NAMES if name not in UNLABELLED)
 WITHOUT_NUMBERS = ("ssfl-objectives", "ssfl-batch", "ssfl-alpha", "ssfl-figure6")  # words, curves
 

@@ -28,6 +28,12 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Runs per row, in the place of the recipe's numbers.")
     ] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option(help="Run these columns alone, e.g. 'one,another'.")
+    ] = None,
+    rows: Annotated[
+        list[str] | None, typer.Option(help="Run these rows alone, and the reference.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with runs that were stopped.")
     ] = False,
@@ -46,11 +52,13 @@ def reproduce(
 
     from coterie.reproduce import recipe as recipes
     from coterie.reproduce.book import Book
+    from coterie.reproduce.narrow import narrow
     from coterie.reproduce.plan import make
     from coterie.reproduce.run import finish
     from coterie.reproduce.run import reproduce as run
 
     plan = make(recipes.load(recipe), scale, seeds=seeds)
+    plan = narrow(plan, rows or (), columns or (), out)
     if dry_run:
         from coterie.reproduce.estimate import describe
 

@@ -62,18 +62,23 @@ def _columns(claim: Claim, plan: Plan, outcome: Outcome) -> tuple[list[str], str
     """
     belong = [c.name for c in plan.recipe.columns if plan.scale in c.scales]
     run = [column.name for column in plan.columns]
-    named = [name for name in claim.columns if name in belong] if claim.columns else run
+    both = [name for name in run if all(plan.cell(row, name) for row in _rows(claim))]
+    named = [name for name in claim.columns if name in belong] if claim.columns else both or run
     if claim.kind == "peak" and claim.at not in named:
         named = [*named, claim.at]
     if left := [name for name in named if name not in run]:
         return named, f"{', '.join(left)} is left out"
     if len(named) < (2 if claim.kind in ("monotone", "peak", "gap-shrinks") else 1):
         return named, "too few of its columns belong to this scale"
-    for row in filter(None, (claim.above, claim.below)):
+    for row in _rows(claim):
         for name in named:
             if outcome.entry(row, name).mean is None:
                 return named, f"{row} in {name} has no value"
     return named, ""
+
+
+def _rows(claim: Claim) -> list[str]:
+    return [row for row in (claim.above, claim.below) if row]
 
 
 def _above(claim: Claim, columns: Sequence[str], outcome: Outcome, show: Show) -> Iterator[_Result]:

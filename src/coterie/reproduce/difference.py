@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from coterie import config as configuration
+from coterie.config import Config, Tables
 from coterie.reproduce.plan import Cell, Plan, plain
 
 _UNTOLD = ("executor", "checkpoint", "record")  # they change no result
@@ -33,7 +34,7 @@ def _changes(plan: Plan, cell: Cell) -> dict[str, Any]:
     config = plan.config(cell, point, 0)
     named = f"{config.data.name}/{point.method}"
     source = named if named in configuration.shipped() else point.setting
-    before = configuration.load(source).tables
+    before = configuration.load(source, _leave(config, source)).tables
     tried = cell.row.tried(plan.scale)  # each point has its own, see the tables of the grids
     return {
         f"{table}.{key}": value
@@ -43,6 +44,14 @@ def _changes(plan: Plan, cell: Cell) -> dict[str, Any]:
         and f"{table}.{key}" not in tried
         and (key not in before[table] or before[table][key] != value)
     }
+
+
+def _leave(config: Config, source: str) -> Tables:
+    """The user's word on what may be shared, without which the shipped file is refused."""
+    method = config.tables["method"]
+    if configuration.tables_of(source).get("method", {}).get("name") != method["name"]:
+        return {}
+    return {"method": {key: word for key, word in method.items() if key.startswith("share_")}}
 
 
 def _shared(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

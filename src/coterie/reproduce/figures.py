@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from coterie.engine.record import RoundEvent
 
 Curve = tuple[tuple[int, float], ...]  # (training round, counted from 1; value)
-_TRAINED = "train_loss"  # a stage in which no round has it trains nothing
+_TRAINED = ("train_loss", "server_loss")  # a stage in which no round has one trains nothing
 
 
 @dataclass(frozen=True)
@@ -57,5 +57,5 @@ def read(
 
 def _training(history: Sequence[RoundEvent]) -> set[str]:
     """The stages that count as training; all of them where none says a loss."""
-    found = {event.stage for event in history if _TRAINED in event.metrics}
+    found = {event.stage for event in history if any(name in event.metrics for name in _TRAINED)}
     return found or {event.stage for event in history}

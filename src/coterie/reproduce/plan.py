@@ -43,6 +43,7 @@ class Cell:
     seeds: int
     metric: str = "accuracy"
     chosen_by: str = "accuracy"  # the metric by which a point is chosen
+    asked: bool = True  # False: only what is finished of it is shown
 
     @property
     def name(self) -> str:
@@ -61,6 +62,7 @@ class Plan:
     columns: tuple[Column, ...] = ()
     rows: tuple[Row, ...] = ()
     seeds: int | None = None  # of all rows, where the recipe's own numbers were not asked for
+    asked: Mapping[str, Sequence[str]] = field(default_factory=dict)  # some rows, some columns
     _configs: dict[tuple[int, str, int], Config] = field(default_factory=dict)
 
     @property

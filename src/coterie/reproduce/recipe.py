@@ -80,6 +80,7 @@ class Row:
     grid_smoke: Grid | None = None
     afresh: bool = False  # a column's `at` is the length of the run
     metric: str = ""  # what is read, where it is not the column's
+    like: str = ""  # a row before it, whose configuration it has but for its own changes
     value: dict[str, float] = field(default_factory=dict)
     spread: dict[str, NonNegative] = field(default_factory=dict)
     rounds: dict[str, int | float | str] = field(default_factory=dict)
@@ -195,6 +196,7 @@ def load(source: str) -> Recipe:
 
 def parse(tables: Mapping[str, Any], name: str = "custom", source: str = "custom") -> Recipe:
     """The recipe that the tables of a file say, every key checked."""
+    tables = {**tables, "row": _likened(tables.get("row", []))}
     above = {key: value for key, value in tables.items() if key not in _TABLES}
     head: _Head = _read(_Head, "the recipe", above, extra=_TABLES)
     recipe = Recipe(
@@ -215,6 +217,31 @@ def parse(tables: Mapping[str, Any], name: str = "custom", source: str = "custom
 
 
 _TABLES = ("scale", "column", "row", "claim", "features")
+_TAKEN = (  # what a row takes from the one it is like, its own keys laid over
+    *("set", "set_paper", "set_laptop", "set_smoke"),
+    *("grid", "grid_paper", "grid_laptop", "grid_smoke"),
+)
+
+
+def _likened(rows: Any) -> Any:
+    """The rows, with what those that are like another take from it."""
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        return rows  # said later
+    found: dict[str, dict[str, Any]] = {}
+    whole = []
+    for row in rows:
+        if "like" in row:
+            other = found[_known(f"{_title('row', row)}: like", row["like"], list(found))]
+            taken = {key: other[key] for key in ("config", *_TAKEN) if key in other}
+            laid = {
+                key: {**taken[key], **value}
+                for key, value in row.items()
+                if key in _TAKEN and key in taken and isinstance(value, dict)
+            }
+            row = {**taken, **row, **laid}
+        whole.append(row)
+        found[str(row.get("name"))] = row
+    return whole
 
 
 def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:

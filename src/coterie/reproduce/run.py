@@ -93,7 +93,9 @@ def wanted(plan: Plan, out: Path, found: Found) -> Iterator[Trial]:
             points = cell.points if number == 0 else [chosen] if chosen else []
             for point in points:
                 config = plan.config(cell, point, number)
-                yield Trial(cell, point, number, config, run_folder(out, config))
+                trial = Trial(cell, point, number, config, run_folder(out, config))
+                if cell.asked or trial.kept:
+                    yield trial
 
 
 def total(plan: Plan) -> int:

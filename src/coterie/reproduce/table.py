@@ -169,8 +169,11 @@ def opening(plan: Plan, outcome: Outcome) -> Iterator[str]:
 
 def command(plan: Plan) -> str:
     """What was typed, less the folder."""
-    seeds = f" --seeds {plan.seeds}" if plan.seeds else ""
-    return f"coterie reproduce {plan.recipe.source} --scale {plan.scale}{seeds}"
+    words = ["coterie reproduce", plan.recipe.source, "--scale", plan.scale]
+    words += ["--seeds", str(plan.seeds)] if plan.seeds else []
+    for key, names in plan.asked.items():
+        words += [f"--{key}", f"'{','.join(names)}'"]
+    return " ".join(words)
 
 
 def claim_sheet(findings: Sequence[Finding]) -> Sheet:

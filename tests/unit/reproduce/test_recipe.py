@@ -137,3 +137,25 @@ def test_a_value_is_not_read_beyond_the_end_of_a_run() -> None:
     some["column"][0]["at"] = 5000
     with pytest.raises(ConfigError, match="at = 5000 is beyond its"):
         make(parse(some), "smoke")
+
+
+def test_a_row_may_be_like_one_above_it_but_for_its_own_changes() -> None:
+    some = tables()
+    some["row"][0] |= {"set": {"local.lr": 0.1, "local.epochs": 2}, "metric": "knn", "seeds": 3}
+    some["row"][0] |= {"set_smoke": {"local.epochs": 1}, "grid": {"local.momentum": [0.0, 0.9]}}
+    some["row"].append({"name": "again", "like": "FedAvg", "set": {"local.lr": 0.2}})
+    some["row"].append({"name": "third", "like": "again", "config": "fedprox", "grid_smoke": {}})
+    again, third = parse(some).rows[2:]
+    assert again.set == {"local.lr": 0.2, "local.epochs": 2}
+    assert again.set_smoke == third.set_smoke == {"local.epochs": 1}
+    assert again.grid == third.grid == {"local.momentum": (0.0, 0.9)}
+    assert (again.config, third.config) == ("fedavg", "fedprox")
+    assert third.tried("smoke") == {} != third.tried("paper")
+    assert (again.metric, again.seeds, again.value) == ("", None, {})  # what is read is its own
+
+
+def test_a_row_that_is_like_none_above_it_is_refused() -> None:
+    some = tables()
+    some["row"].insert(0, {"name": "first", "like": "FedAvg"})
+    with pytest.raises(ConfigError, match="row 'first': like = 'FedAvg' is not known"):
+        parse(some)
