@@ -22,6 +22,15 @@ from coterie.kit.pool import Frozen, Nets
 ROUNDS = 21  # 20 of training, one of testing
 
 
+def encoded(net: Frozen, data: Shard) -> ClientState:
+    """A client's state for an evaluation: h and y of its training and of its test samples."""
+    groups = {}
+    for group, test in (("train", False), ("test", True)):
+        h, y = features(net, data, test)
+        groups[group] = {"h": h.cpu(), "y": y.cpu()}
+    return Bundle(groups)
+
+
 class SharedHead(FederatedEvaluator):
     """All of a federated probe but whose encoders are used and what is made of the results."""
 
@@ -29,11 +38,7 @@ class SharedHead(FederatedEvaluator):
 
     def begin(self, net: Frozen, data: Shard) -> ClientState:
         """The features of the training and test samples."""
-        groups = {}
-        for group, test in (("train", False), ("test", True)):
-            h, y = features(net, data, test)
-            groups[group] = {"h": h.cpu(), "y": y.cpu()}
-        return Bundle(groups)
+        return encoded(net, data)
 
     def start(self, nets: Nets, weights: Tensors) -> ServerState:
         """Nothing: the clients begin with a classifier of zeros."""

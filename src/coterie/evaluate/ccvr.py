@@ -1,0 +1,140 @@
+"""CCVR (Luo et al. 2021): a linear classifier on virtual features, from what clients say of theirs.
+
+Every client sends, for each class c, the count n_ck and the moments of its frozen features; with
+mu_ck their mean and S_ck their unbiased covariance, those of all clients together are
+
+    mu_c = sum_k n_ck mu_ck / n_c
+    S_c  = ( sum_k [ (n_ck - 1) S_ck + n_ck mu_ck mu_ck^T ] - n_c mu_c mu_c^T ) / (n_c - 1)
+
+exactly. The server draws features from N(mu_c, S_c + 1e-6 I) and trains the classifier on them, as
+every probe does; the clients test it on their own test data, all answers counted together. Settled
+here: what is sent is n_ck mu_ck and the bracket, one triangle of it, in double precision, so that
+the server only adds up; as many features of every class; a class with fewer than two samples has no
+covariance and is left out. Features are divided by their length, as for all probes.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
+from coterie.core.task import Reply, Round
+from coterie.evaluate.shared.head import count_right, fresh_head, train_head
+from coterie.evaluate.shared.program import encoded
+from coterie.kit.context import ClientContext, ServerContext, Shard
+from coterie.kit.method import FederatedEvaluator
+from coterie.kit.pool import Frozen, Nets
+
+VIRTUAL = 200  # features drawn of every class
+_RIDGE = 1e-6  # added to the variances
+_FEWEST = 2  # samples of a class that have a covariance
+
+
+@final
+@dataclass(frozen=True)
+class CCVR(FederatedEvaluator):
+    """One classifier over the global encoder, from moments of the clients' features."""
+
+    rounds: int = 2  # moments, then tests
+
+    reduce: ClassVar = {"moments": "sum", "found": "sum"}  # each is empty in the other's round
+
+    def begin(self, net: Frozen, data: Shard) -> ClientState:
+        """The features of the training and test samples."""
+        return encoded(net, data)
+
+    def start(self, nets: Nets, weights: Tensors) -> ServerState:
+        """Nothing: the clients begin."""
+        return Bundle()
+
+    def broadcast(self, server: ServerState, round: Round) -> Payload:
+        """The classifier, when there is one."""
+        return Bundle({"head": server["head"]} if "head" in server else {})
+
+    def client_update(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """Sum up the training features; then test the classifier."""
+        assert state is not None  # `begin` made it
+        if "head" not in down:
+            train = state["train"]
+            sums = moments(train["h"], train["y"], ctx.data.classes)
+            return Bundle({"moments": sums, "found": {}}), None
+        test = state["test"]
+        counts = {
+            "right": count_right(down["head"], test["h"], test["y"]),
+            "tests": len(test["y"]),
+        }
+        found = {name: torch.tensor(count) for name, count in counts.items()}
+        return Bundle({"moments": {}, "found": found}), None
+
+    def server_update(
+        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
+    ) -> ServerState:
+        """Train the classifier on virtual features; then keep what the clients counted."""
+        reduced = ctx.reduce(replies)
+        if "head" in server:
+            return server.replace(found={**server["found"], **reduced["found"]})
+        sums = reduced["moments"]
+        h, y = virtual(sums, VIRTUAL, ctx.generator("virtual"))
+        head = fresh_head(len(sums["count"]), h)
+        if len(y):
+            head = train_head(head, h, y, ctx.generator("order"))
+        return server.replace(head=head, found={"labels": sums["count"].sum()})
+
+    def model(self, server: ServerState) -> Tensors | None:
+        """There is no network, only a classifier."""
+        return None
+
+    def finish(self, ctx: ServerContext, server: ServerState) -> Mapping[str, float]:
+        """`ccvr` and `ccvr_labels`."""
+        found = {name: int(count) for name, count in server["found"].items()}
+        return {
+            "ccvr": found["right"] / found["tests"] if found["tests"] else float("nan"),
+            "ccvr_labels": float(found["labels"]),
+        }
+
+
+def moments(h: Tensor, y: Tensor, classes: int) -> Tensors:
+    """By class: the count, the sum of h, and the sum of h h^T as its upper triangle."""
+    h = h.double()
+    rows, columns = torch.triu_indices(h.shape[1], h.shape[1])
+    sums, squares = h.new_zeros(classes, h.shape[1]), h.new_zeros(classes, len(rows))
+    count = torch.bincount(y, minlength=classes)
+    for label in range(classes):
+        if count[label]:
+            own = h[y == label]
+            sums[label] = own.sum(dim=0)
+            squares[label] = (own.T @ own)[rows, columns]
+    return {"count": count, "sum": sums, "square": squares}
+
+
+def gaussians(sums: Tensors) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Every class that has two samples or more, with mean and unbiased covariance."""
+    width = sums["sum"].shape[1]
+    rows, columns = torch.triu_indices(width, width)
+    for label, count in enumerate(sums["count"].tolist()):
+        if count < _FEWEST:
+            continue
+        mean = sums["sum"][label] / count
+        square = mean.new_zeros(width, width)
+        square[rows, columns] = sums["square"][label]
+        square[columns, rows] = sums["square"][label]
+        yield label, mean, (square - count * torch.outer(mean, mean)) / (count - 1)
+
+
+def virtual(sums: Tensors, each: int, draw: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """Features of every class that has a covariance, drawn from its Gaussian, and their labels."""
+    width = sums["sum"].shape[1]
+    ridge = _RIDGE * torch.eye(width, dtype=torch.float64)
+    h, y = [torch.empty(0, width)], [torch.empty(0, dtype=torch.int64)]
+    for label, mean, covariance in gaussians(sums):
+        noise = torch.from_numpy(draw.standard_normal((each, width)))
+        drawn = mean + noise @ torch.linalg.cholesky(covariance + ridge).T
+        h.append(drawn.float())
+        y.append(torch.full((each,), label))
+    return torch.cat(h), torch.cat(y)
