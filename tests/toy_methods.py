@@ -43,7 +43,7 @@ class Staged(Method):
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         return (
             Stage("sense", rounds),
-            Stage("upload", 1, cohort="all", drop=self.delta, quorum=2),
+            Stage("upload", 1, cohort="all", drop=self.delta, quorum=2, required=True),
             Stage("contrast", 2, cohort="none"),
         )
 

@@ -16,6 +16,7 @@ class Case:
     plain: dict[str, dict[str, Any]] = field(default_factory=dict)  # what that FedAvg runs on
     falls: str = "loss"  # the metric that goes down: on the test set, or `train_...`
     variant: bool = False  # of a method that is here by itself too
+    staged: bool = False  # it has rounds that rely on an upload
 
 
 def _views(objective: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -49,9 +50,21 @@ _ZERO: dict[str, dict[str, Any]] = {
 }  # of shipped methods, by name
 
 
+def _modular(**method: Any) -> dict[str, dict[str, Any]]:
+    """MFCL with networks of a few hundred weights."""
+    small = {"sense_rounds": 2, "sensor_width": 4, "server_batch": 48, "server_warmup": 1}
+    return {
+        **_views(_VIEWS["simclr"]),
+        "method": {"name": "mfcl", "share_representations": True, **small, **method},
+    }
+
+
 def _shipped() -> list[Case]:
     found = []
     for name in registry.names("methods"):
+        if name == "mfcl":
+            found.append(Case(name, _modular(), falls="server_loss", staged=True))
+            continue
         plain = _views(_VIEWS["simsiam"]) if name in _UNLABELLED else {}
         zero = {**plain, "method": {"name": name, **_ZERO[name]}} if name in _ZERO else None
         falls = "train_loss" if name in _UNLABELLED else "loss"
@@ -113,11 +126,28 @@ def _unlabelled() -> list[Case]:
     return [Case(n, changes, falls="train_loss", variant=True) for n, changes in found.items()]
 
 
+def _modulars() -> list[Case]:
+    """Variants of MFCL: uploads anew, statistics that stay, other objectives of the server."""
+    norms = {"net": {"bn_buffers": "local"}}
+    joint = {"share_labels": True, "joint": "backbone", "precision": "fp32", "drop": 0.34}
+    found = {
+        "mfcl-epoch": _modular(refresh="epoch", quorum=2, sensor="table5"),
+        "mfcl-cached-joint": _modular(views_cached=2, **joint),
+        "mfcl-local-buffers": {**_modular(sensor_norm="bn", loss="mse"), **norms},
+        "mfcl-byol": {**_modular(sensor_norm="gn"), "objective": _VIEWS["byol"]},
+        "mfcl-simsiam": {**_modular(sensor_norm="none"), "objective": _VIEWS["simsiam"]},
+    }
+    return [
+        Case(name, changes, falls="server_loss", variant=True, staged=True)
+        for name, changes in found.items()
+    ]
+
+
 def _toys() -> list[Case]:
     following = {"objective": {"name": "toy_methods:Following"}}
     probe = {"evaluate": {"with": ["accuracy", "personal", "toy_methods:FederatedProbe"]}}
     return [
-        Case("staged", {"method": {"name": "toy_methods:Staged", "delta": 0.34}}),
+        Case("staged", {"method": {"name": "toy_methods:Staged", "delta": 0.34}}, staged=True),
         Case(
             "addressed",
             {"method": {"name": "toy_methods:Addressed"}},
@@ -141,4 +171,4 @@ def _toys() -> list[Case]:
     ]
 
 
-CASES = [*_shipped(), *_variants(), *_unlabelled(), *_toys()]
+CASES = [*_shipped(), *_variants(), *_unlabelled(), *_modulars(), *_toys()]

@@ -126,12 +126,21 @@ def describe(config: "Config") -> None:
     """What a run would be: the resolved configuration, the clients, the cost of a round."""
     from coterie.cli.progress import megabytes
     from coterie.core.bundle import Bundle
+    from coterie.engine.loop import rounds_of
     from coterie.experiment import prepare
 
     experiment: Experiment = prepare(config, Path("runs"))
-    weights = Bundle({"model": experiment.parts.nets("method").weights()})
+    nets = experiment.parts.nets("method")
+    weights = Bundle({"model": nets.weights()})
     sizes = sorted(experiment.partition.sizes().values())
-    entries = sum(p.numel() for p in experiment.parts.nets("method")["model"].parameters())
+    entries = {key: sum(p.numel() for p in net.parameters()) for key, net in nets.items()}
     sys.stdout.write(config.to_toml())
     typer.echo(f"\n# {len(sizes)} clients with {sizes[0]} to {sizes[-1]} samples each")
-    typer.echo(f"# {entries:,} parameters, {megabytes(weights.nbytes())} one way")
+    if len(nets) == 1:
+        typer.echo(f"# {entries['model']:,} parameters, {megabytes(weights.nbytes())} one way")
+        return
+    stages = config.method.stages(config.run.rounds)
+    _, first = rounds_of(stages, len(sizes), config.run.seed)[0]
+    down = config.method.broadcast(config.method.init(nets), first)
+    words = ", ".join(f"{count:,} in {key!r}" for key, count in entries.items())
+    typer.echo(f"# parameters: {words}; {megabytes(down.nbytes())} one way in {first.stage!r}")

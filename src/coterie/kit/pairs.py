@@ -23,9 +23,9 @@ def stratified(
     """Batches of one epoch over strata of these sizes: rows of (stratum, place in the stratum).
 
     Every place occurs once. Row j of a stratum of n stands at (j + 1/2) / n of the epoch, so each
-    batch has every stratum in proportion to its size, to within one; strata of one size that
-    divide the batch have equal shares exactly. Within a batch the order is drawn. A last batch of
-    one joins the batch before it.
+    batch has every stratum in proportion to its size, to within two; strata of one size whose
+    number divides the batch have equal shares exactly. Within a batch the order is drawn. A last
+    batch of one joins the batch before it.
     """
     strata = np.concatenate([np.full(size, k) for k, size in enumerate(sizes)])
     places = np.concatenate([generator.permutation(size) for size in sizes])
