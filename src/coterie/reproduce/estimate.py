@@ -111,6 +111,8 @@ def _alike(config: Config) -> str:
 
 def measure(config: Config, folder: Path) -> Cost | str:
     """Time a client's task with few and with more steps, and a pass over some test samples."""
+    if any(stage.cohort == "none" for stage in config.method.stages(config.run.rounds)):
+        return "cannot be estimated: it has rounds on the server alone"
     sites = {}
     for steps in (_FEW, _MORE):
         tables = configuration.resolve(config.tables, {"local": {"steps": steps}})
