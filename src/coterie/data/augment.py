@@ -140,6 +140,7 @@ AUGMENTS: dict[str, Callable[[], Augment]] = {
     "simclr": partial(  # strengths: half of 0.8, 0.8, 0.8, 0.2
         RandomView, jitter=0.8, strengths=(0.4, 0.4, 0.4, 0.1), grey=0.2, blur=0.5
     ),
+    "simclr-sharp": partial(RandomView, jitter=0.8, strengths=(0.4, 0.4, 0.4, 0.1), grey=0.2),
     "byol": partial(
         RandomView, jitter=0.8, strengths=(0.4, 0.4, 0.2, 0.1), grey=0.2, blur=0.5, solarise=0.1
     ),

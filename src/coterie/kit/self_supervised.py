@@ -85,14 +85,20 @@ def swapped_prediction(
 
 
 def collapse(metrics: Mapping[str, float]) -> str | None:
-    """A line for the user when the clients' projections point one way; else nothing."""
-    spread = metrics.get("train_feature_std", 1.0)
-    if spread >= COLLAPSED:
-        return None
-    return (
-        f"the clients' projections have collapsed: train_feature_std is {spread:.3f}, below "
-        f"{COLLAPSED} (1: spread out); try a smaller local.lr or a larger local.batch_size"
-    )
+    """A line for the user when the projections in training point one way; else nothing."""
+    advice = {
+        "train": "try a smaller local.lr or a larger local.batch_size",
+        "server": "try a smaller learning rate or larger batches on the server",
+    }
+    for where, remedy in advice.items():
+        spread = metrics.get(f"{where}_feature_std", 1.0)
+        if spread < COLLAPSED:
+            who = "the clients'" if where == "train" else "the server's"
+            return (
+                f"{who} projections have collapsed: {where}_feature_std is {spread:.3f}, below "
+                f"{COLLAPSED} (1: spread out); {remedy}"
+            )
+    return None
 
 
 @torch.no_grad()
