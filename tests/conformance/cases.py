@@ -109,7 +109,22 @@ def _unlabelled() -> list[Case]:
     few = {"local": {"steps": 3, "batch_size": 8, "accumulate": 2}}
     some = {"cohort": {"fraction": 0.5, "drop_before": 0.2, "drop_after": 0.2}}
     norms = {"net": {"norm": "bn", "bn_buffers": "local"}}
+    head = {"method": {"name": "fedprox", "mu": 0.5, "part": "head"}}
+    peers, first = (
+        {"net": {"norm": "pn"}},
+        {"backbone": "resnet8", "norm": "bn", "norm_first": "pn"},
+    )
+    fedsimclr = {**_views({**_VIEWS["simclr"], "layers": 3}), **head}
+    calibrated = {"evaluate": {"with": ["knn"], "last": ["ccvr"], "metric": "knn"}}
     found |= {
+        "fedsimclr": {**fedsimclr, **calibrated},
+        "fedsimclr-first-peers": {**fedsimclr, "net": first},
+        "fedswav-peers": {**_views(_VIEWS["swav"]), **head, **peers},
+        "fedavg-byol-peers": {**_views(_VIEWS["byol"]), **peers},
+        "per_ssfl-received-peers": {
+            **simsiam,
+            **{"method": {"name": "per_ssfl", "anchor": "received"}, **peers},
+        },
         "la_ssfl-byol": {**_views(_VIEWS["byol"]), "method": {"name": "la_ssfl", "steps": 2}},
         "maml_ssfl-hessian-free": {**simsiam, "method": hessian_free},
         "maml_ssfl-simclr": {**_views(_VIEWS["simclr"]), "method": {"name": "maml_ssfl"}},
