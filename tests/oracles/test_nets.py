@@ -171,13 +171,24 @@ def test_resnet50_with_the_heads_of_moon_has_28_246_948_parameters() -> None:
 
 
 @pytest.mark.parametrize("norm", ["bn", "gn", "none"])
-@pytest.mark.parametrize("stem", ["cifar", "imagenet"])
+@pytest.mark.parametrize("stem", ["cifar", "imagenet", "none"])
 def test_residual_networks_take_every_norm_and_stem(norm: str, stem: str) -> None:
     size = 32 if stem == "imagenet" else 8
     backbone = make_backbone(NetSettings("resnet8", norm=norm, stem=stem), (1, size, size))
     assert backbone(torch.rand(2, 1, size, size)).isfinite().all()
     kinds = {type(m).__name__ for m in backbone.modules() if "Norm" in type(m).__name__}
     assert kinds == {"bn": {"BatchNorm2d"}, "gn": {"GroupNorm"}, "none": set()}[norm]
+
+
+def test_without_a_stem_the_blocks_stand_on_the_input() -> None:
+    whole = make_backbone(NetSettings("resnet18"), (3, 32, 32))
+    bare = make_backbone(NetSettings("resnet18", stem="none"), (64, 32, 32))
+    stem = 3 * 64 * 9 + 2 * 64
+    assert sum(p.numel() for p in bare.parameters()) == 11_168_832 - stem
+    bare.load_state_dict({n: t for n, t in whole.state_dict().items() if "stem" not in n})
+    x = torch.rand(2, 3, 8, 8)
+    assert isinstance(whole.stem, nn.Module)
+    assert torch.equal(bare.eval()(whole.eval().stem(x)), whole(x))
 
 
 def test_images_too_small_for_a_stem_are_refused() -> None:

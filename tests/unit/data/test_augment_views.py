@@ -21,7 +21,15 @@ from coterie.data.augment_views import RandomView, Table, resize
 from coterie.data.batches import DataShard
 from coterie.experiment import prepare
 
-NAMES = ["simsiam", "simclr", "byol", "orchestra", "orchestra-second", "resized-crop"]
+NAMES = [
+    "simsiam",
+    "simclr",
+    "simclr-sharp",
+    "byol",
+    "orchestra",
+    "orchestra-second",
+    "resized-crop",
+]
 SHAPES = [(3, 32, 32), (1, 8, 8), (3, 9, 14), (1, 28, 28), (3, 45, 21)]
 STRONG = RandomView(jitter=1.0, strengths=(0.8, 0.8, 0.8, 0.5), grey=0.3, blur=0.5, solarise=0.5)
 LUMA = (0.2989, 0.587, 0.114)
@@ -90,6 +98,7 @@ def test_chances_are_those_of_the_name(name: str) -> None:
     wanted = {
         "simsiam": (0.5, 0.8, 0.2, 0.0, 0.0),
         "simclr": (0.5, 0.8, 0.2, 0.5, 0.0),
+        "simclr-sharp": (0.5, 0.8, 0.2, 0.0, 0.0),
         "byol": (0.5, 0.8, 0.2, 0.5, 0.1),
         "orchestra": (0.5, 0.8, 0.2, 0.5, 0.0),
         "orchestra-second": (0.5, 0.8, 0.2, 0.1, 0.2),

@@ -154,5 +154,14 @@ def test_a_stage_drops_others_in_every_round() -> None:
     assert dropouts(range(20), half, Cohort(), 3, 4) == dropouts(range(20), half, Cohort(), 3, 4)
 
 
+def test_a_steady_stage_drops_the_same_in_every_round() -> None:
+    half = Stage("upload", 1, drop=0.5, steady=True)
+    found = {tuple(sorted(dropouts(range(20), half, Cohort(), 3, t))) for t in range(20)}
+    assert len(found) == 1 and len(next(iter(found))) == 10
+    others = dropouts(range(20), Stage("other", 1, drop=0.5, steady=True), Cohort(), 3, 0)
+    assert tuple(sorted(others)) not in found
+    assert dropouts(range(20), half, Cohort(), 4, 0).keys() != set(next(iter(found)))
+
+
 def test_nobody_invited_nobody_lost() -> None:
     assert dropouts([], Stage("train", 1, drop=0.5), Cohort(drop_before=0.5), 0, 0) == {}

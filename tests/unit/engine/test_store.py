@@ -241,6 +241,20 @@ def test_blobs_go_with_the_last_checkpoint_that_names_them(run: Path) -> None:
     assert held(run) == set()
 
 
+def test_blobs_that_nobody_needs_are_tidied_up(run: Path) -> None:
+    kept = finish(run, 2, blob_state(run, 2, 1.0)).newest()[0].blobs["features"].sha256
+    store = CheckpointStore(run)
+    older, newer = (store.adopt(blob_state(run, t, t)) for t in (3, 4))
+    names = [state.blobs["features"].sha256 for state in (older, newer)]
+    assert held(run) == {kept, *names}
+    store.tidy(newer)
+    assert held(run) == {kept, names[1]}
+    store.tidy(Bundle())
+    assert held(run) == {kept}
+    store.tidy(Bundle(blobs=newer.blobs))  # there is nothing to remove, and nothing is missed
+    assert held(run) == {kept}
+
+
 @pytest.mark.parametrize("damage", [flipped(0.5), DAMAGE["cut"], DAMAGE["gone"]])
 def test_a_damaged_blob_leads_to_the_checkpoint_before(
     run: Path, damage: Callable[[Path], Any]

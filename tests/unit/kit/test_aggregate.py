@@ -114,6 +114,20 @@ def test_a_reply_with_a_problem_elsewhere_does_not_set_the_pattern() -> None:
     assert check.problem(reply(stats={"c": torch.ones(3)}, model=weights())) is None
 
 
+def test_arrays_must_look_like_the_first_good_ones(tmp_path: Path) -> None:
+    def with_rows(number: int, rows: np.ndarray, name: str = "h") -> Reply:
+        blob = Blob.write(tmp_path / str(number), [rows])
+        return Reply(number, Bundle({}, {}, {name: blob}), 5)
+
+    check = screen({})
+    assert check.problem(with_rows(0, np.zeros((4, 2), np.float16))) is None
+    assert check.problem(with_rows(1, np.zeros((9, 2), np.float16))) is None  # any number of rows
+    for number, rows in enumerate((np.zeros((4, 3), np.float16), np.zeros((4, 2), np.float32))):
+        assert "its arrays are" in str(check.problem(with_rows(2 + number, rows)))
+    assert check.problem(with_rows(4, np.zeros((4, 2), np.float16), "z")) is not None
+    assert check.problem(Reply(5, Bundle(), 5)) is not None
+
+
 @pytest.mark.parametrize("rule", ["median", "", ":model", "Mean"])
 def test_unknown_rules(rule: str) -> None:
     for make in (lambda: Screen(Bundle(), {"model": rule}), lambda: reduce(iter([]), {"m": rule})):

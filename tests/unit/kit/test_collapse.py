@@ -27,12 +27,14 @@ SMALL: dict[str, Any] = {
         ({"train_feature_std": COLLAPSED}, False),
         ({"train_feature_std": 0.9}, False),
         ({}, False),  # a round that nobody answered
+        ({"server_feature_std": COLLAPSED / 2}, True),
+        ({"train_feature_std": 0.9, "server_feature_std": 0.9}, False),
     ],
 )
 def test_a_collapse_is_said(metrics: dict[str, float], warns: bool) -> None:
     said = collapse(metrics)
     assert (said is not None) == warns
-    assert said is None or "train_feature_std is 0.025" in said
+    assert said is None or f"{next(iter(metrics))} is 0.025" in said
 
 
 @dataclass

@@ -191,6 +191,18 @@ def test_batch_statistics_where_no_shared_ones_exist() -> None:
     assert torch.equal(nets.frozen("model", nets.weights(), {}).encode(images()), by_initial)
 
 
+def test_what_only_the_server_trains_is_kept_by_nobody() -> None:
+    central = {"model": ("backbone.",)}
+    nets = Nets(
+        {"model": tiny_network()}, private=("backbone",), local_buffers=True, central=central
+    )
+    names = {name for name in tiny_network().state_dict() if name.startswith("backbone.")}
+    assert names <= nets.weights().keys()
+    frozen = nets.frozen("model", nets.weights(), {})
+    nets.statistics_from_batches(frozen.net)
+    assert not any(module.training for module in frozen.net.backbone.modules())
+
+
 def test_shared_statistics_are_left_alone() -> None:
     nets = Nets({"model": tiny_network()})
     frozen = Frozen(tiny_network().eval())
