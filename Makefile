@@ -41,9 +41,10 @@ bench: install ## ratios to a bare PyTorch loop and to FedAvg (DATA=DIR: real CI
 	$(BIN)/python benchmarks/speed/round.py $(if $(DATA),--data $(DATA))
 	$(BIN)/python benchmarks/speed/methods.py $(if $(DATA),--data $(DATA))
 
-endurance: install ## kill 20 runs at random moments and resume them; watch memory with 1,000 clients
+endurance: install ## kill 20 runs at random moments and resume them; watch memory with 1,000 clients and with large uploads
 	$(BIN)/python tests/endurance/kills.py --trials 20
 	$(BIN)/python tests/endurance/memory.py
+	$(BIN)/python tests/endurance/blob_memory.py
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

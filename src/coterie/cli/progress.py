@@ -16,6 +16,7 @@ from coterie.report.page import write_report
 _MEGABYTE = 1e6
 _WATCH_SECONDS = 5.0
 _ROOM_FOR_BAR = 100  # columns
+_SHOWN = (("loss", "train_loss"), ("loss", "server_loss"), ("accuracy", "accuracy"))
 
 
 def megabytes(count: float) -> str:
@@ -100,7 +101,7 @@ class Display:
         left = usual * (total - event.round - 1)
         parts = [
             f"{label} {event.metrics[key]:.3f}"
-            for label, key in (("loss", "train_loss"), ("accuracy", "accuracy"))
+            for label, key in _SHOWN
             if key in event.metrics
         ]
         parts += [megabytes(self._sent), f"{clock(left)} left"]
@@ -110,6 +111,7 @@ class Display:
         else:
             away = len(event.lost) + len(event.rejected)
             clients = f"{len(event.cohort) - away}/{len(event.cohort)} clients"
+            clients = clients if event.cohort else "the server alone"
             line = f"round {event.round + 1}/{total}  {words}  {clients}"
             self._say(line)
         for client, reason in {**event.lost, **event.rejected}.items():
