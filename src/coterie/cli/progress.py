@@ -100,9 +100,7 @@ class Display:
         usual = statistics.mean(self._seconds[1:] or self._seconds)
         left = usual * (total - event.round - 1)
         parts = [
-            f"{label} {event.metrics[key]:.3f}"
-            for label, key in _SHOWN
-            if key in event.metrics
+            f"{label} {event.metrics[key]:.3f}" for label, key in _SHOWN if key in event.metrics
         ]
         parts += [megabytes(self._sent), f"{clock(left)} left"]
         words = "  ".join(parts)
