@@ -11,7 +11,8 @@ from coterie.reproduce.recipe import Recipe
 NAMES = recipe.shipped()
 SCALES = ("paper", "laptop", "smoke")
 SHARED = ("moon-table1", "fedssc-table1", "fedproc-table2")  # at laptop scale, row by row
-PAPERS = {"fedssc": 3, "moon": 5, "fedproc": 6, "ssfl": 6, "mfcl": 1}
+PAPERS = {"fedssc": 3, "moon": 5, "fedproc": 6, "ssfl": 6, "mfcl": 2}
+COUNTED = tuple(name for name in NAMES if recipe.load(name).measure == "cost")  # nothing is run
 UNLABELLED = tuple(name for name in NAMES if name.startswith(("ssfl-", "mfcl-")))
 SUPERVISED = tuple(name for name in NAMES if name not in UNLABELLED)
 WITHOUT_NUMBERS = ("ssfl-objectives", "ssfl-batch", "ssfl-alpha", "ssfl-figure6")  # words, curves
@@ -57,6 +58,8 @@ def test_every_cell_resolves(name: str, scale: str, with_gpu: None) -> None:
             large = config.net.backbone == "resnet50"
             assert cell.column.gpu == large, f"{cell.name}: a large network needs a GPU"
             assert cell.column.at is None or cell.column.at <= config.run.rounds
+            if name in COUNTED:
+                continue
             unlabelled = name in UNLABELLED
             assert config.local.drop_last == (scale == "paper" and not unlabelled)
             expected = {"paper": 0, "laptop": 10_000, "smoke": 300 if unlabelled else 0}[scale]
@@ -64,7 +67,7 @@ def test_every_cell_resolves(name: str, scale: str, with_gpu: None) -> None:
             assert (config.data.name == "digits") == (scale == "smoke")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in COUNTED])
 def test_the_smoke_scale_is_small_and_the_same_everywhere(name: str) -> None:
     made = plan.make(recipe.load(name), "smoke")
     assert len(made.rows) <= 4
@@ -93,7 +96,7 @@ def test_the_numbers_of_the_paper_are_there_and_in_its_unit(name: str) -> None:
         assert set(numbers(found, row.name)) <= at_paper
         assert set(row.spread) <= set(row.value)
         low, high = (0.0, 1.0) if found.unit == "fraction" else (1.0, 100.0)
-        assert all(low < value < high for value in row.value.values())
+        assert name in COUNTED or all(low < value < high for value in row.value.values())
         assert bool(row.seconds) == (found.measure == "time")
 
 

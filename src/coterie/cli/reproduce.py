@@ -12,6 +12,7 @@ from coterie.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from coterie.engine.record import Recorder
+    from coterie.reproduce.plan import Plan
     from coterie.reproduce.run import Trial
 
 
@@ -59,6 +60,9 @@ def reproduce(
 
     plan = make(recipes.load(recipe), scale, seeds=seeds)
     plan = narrow(plan, rows or (), columns or (), out)
+    if plan.recipe.measure == "cost":
+        count(plan, out, dry_run)
+        return
     if dry_run:
         from coterie.reproduce.estimate import describe
 
@@ -78,6 +82,19 @@ def reproduce(
         typer.echo(features.write(found, plan.recipe.features, book.folder))
     typer.echo(f"kept in {book.folder}")
     finish(found)
+
+
+def count(plan: "Plan", out: Path, dry_run: bool) -> None:
+    """A table of what is sent: it is counted, and nothing is run."""
+    from coterie.reproduce import cost
+    from coterie.reproduce.book import Book
+
+    if dry_run:
+        typer.echo("nothing is run: what is sent is counted, in seconds")
+        return
+    book, outcome = Book(plan, out), cost.outcome(plan)
+    book.keep(outcome)
+    typer.echo(f"{book.told(outcome)}\nkept in {book.folder}")
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from coterie.reproduce.page import render
 from coterie.reproduce.picture import pictures
 from coterie.reproduce.plan import Cell, Plan
 from coterie.reproduce.run import Found
-from coterie.reproduce.table import aligned, command, markdown, sheets, shown
+from coterie.reproduce.sheet import aligned
+from coterie.reproduce.table import command, markdown, sheets, shown
 
 
 class Book:
@@ -29,7 +30,10 @@ class Book:
 
     def write(self, found: Found) -> None:
         """Renew all of them; each is whole or the one before."""
-        outcome = conclude(found)
+        self.keep(conclude(found))
+
+    def keep(self, outcome: Outcome) -> None:
+        """Write what an outcome says."""
         findings = judged(self.plan, outcome)
         replace_durably(self.folder / "outcome.json", to_json(self.plan, outcome, findings))
         text = markdown(self.plan, outcome, findings)
@@ -41,7 +45,10 @@ class Book:
 
     def text(self, found: Found) -> str:
         """The tables and claims for a terminal."""
-        outcome = conclude(found)
+        return self.told(conclude(found))
+
+    def told(self, outcome: Outcome) -> str:
+        """What an outcome says, for a terminal."""
         parts = [f"{sheet.title}\n{aligned(sheet)}" for sheet in sheets(self.plan, outcome)]
         told = [f"{one.verdict}: {one.text}" for one in judged(self.plan, outcome)]
         return "\n\n".join([*parts, "\n".join(told)]).rstrip()
@@ -106,4 +113,6 @@ def to_json(plan: Plan, outcome: Outcome, findings: Sequence[Finding]) -> bytes:
         "left_out": list(plan.left_out),
         "settings": list(differences(plan)),
     }
+    if outcome.sheets:
+        told["tables"] = [asdict(sheet) for sheet in outcome.sheets]
     return (json.dumps(told, indent=1, ensure_ascii=False) + "\n").encode()

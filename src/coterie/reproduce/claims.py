@@ -1,5 +1,6 @@
 """The sentences of a paper, tested on what was run."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ def test(claims: Sequence[Claim], plan: Plan, outcome: Outcome, show: Show) -> l
 
 def _test(claim: Claim, plan: Plan, outcome: Outcome, show: Show) -> Finding:
     columns, missing = _columns(claim, plan, outcome)
-    if plan.scale == "smoke":
+    if plan.scale == "smoke" and plan.recipe.measure != "cost":
         missing = "the smoke scale says nothing about the paper"
     if missing:
         return Finding(claim.text, UNTESTED, missing)
@@ -106,6 +107,19 @@ def _not_above(
         yield _Result(difference <= claim.margin, words, apart is not None)
 
 
+def _times(claim: Claim, columns: Sequence[str], outcome: Outcome, show: Show) -> Iterator[_Result]:
+    """So many times as much."""
+    counted = outcome.recipe.measure == "cost"  # nothing is drawn there
+    for column in columns:
+        first, second = (outcome.entry(row, column) for row in (claim.above, claim.below))
+        ours, theirs = _mean(first), _mean(second)
+        words = f"{column}: {show(ours)} against {show(theirs)}"
+        ratio = ours / theirs if theirs else math.inf
+        words += f", {ratio:,.0f} times" if ratio >= 100 else f", {ratio:.3g} times"
+        sure = counted or _sure(first, outcome)
+        yield _Result(ours * (1 + 1e-9) >= claim.margin * theirs, words, sure)
+
+
 def _falls(claim: Claim, columns: Sequence[str], outcome: Outcome, show: Show) -> Iterator[_Result]:
     """The curve ends below its highest point, by more than the margin."""
     for column in columns:
@@ -155,6 +169,7 @@ _CHECKS = {
     "peak": _peak,
     "gap-shrinks": _gap_shrinks,
     "falls": _falls,
+    "times": _times,
 }
 
 

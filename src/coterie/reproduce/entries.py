@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from coterie.reproduce.figures import Curve
 from coterie.reproduce.recipe import Recipe
+from coterie.reproduce.sheet import Sheet
 
 NONE = "-"  # the verdict where there is nothing to compare
 
@@ -75,6 +76,7 @@ class Outcome:
     total: int
     entries: Mapping[tuple[str, str], Entry] = field(default_factory=dict)
     targets: Mapping[str, float] = field(default_factory=dict)  # column -> its target, if any
+    sheets: tuple[Sheet, ...] = ()  # in the place of a table for every column
 
     def entry(self, row: str, column: str) -> Entry:
         """The entry of a row in a column, empty where it was not run."""

@@ -19,7 +19,8 @@ from coterie.reproduce.difference import differences
 from coterie.reproduce.entries import Outcome
 from coterie.reproduce.plan import Plan
 from coterie.reproduce.recipe import Column
-from coterie.reproduce.table import Sheet, claim_sheet, failures, opening, sheets
+from coterie.reproduce.sheet import Sheet
+from coterie.reproduce.table import claim_sheet, failures, opening, sheets
 
 _COLOURS = ("@blue", "@orange", "@green", "@purple", "@gold", "@sky", "@brown", "@ink")
 _DASHES = ("solid", "dash", "dot", "dashdot")

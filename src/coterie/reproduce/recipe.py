@@ -21,8 +21,18 @@ Target = PositiveShare | Literal["reference"]  # an accuracy, or the final one o
 Choice = Literal["test", "holdout"]
 ScaleName = Literal["paper", "laptop", "smoke"]
 SCALES: tuple[ScaleName, ...] = ("paper", "laptop", "smoke")
-Kind = Literal["above", "not-above", "faster", "closer", "monotone", "peak", "gap-shrinks", "falls"]
-_OF_TWO = ("above", "not-above", "faster", "closer", "gap-shrinks")  # kinds that compare rows
+Measure = Literal["accuracy", "time", "cost"]
+Kind = Literal[
+    "above", "not-above", "faster", "closer", "monotone", "peak", "gap-shrinks", "falls", "times"
+]
+_OF_TWO = (
+    "above",
+    "not-above",
+    "faster",
+    "closer",
+    "gap-shrinks",
+    "times",
+)  # kinds that compare rows
 T = TypeVar("T")
 
 
@@ -127,6 +137,23 @@ class Features:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """How communication is counted: the `[cost]` table."""
+
+    shape: tuple[PositiveCount, ...] = (3, 32, 32)  # of an image
+    classes: PositiveCount = 10
+    clients: PositiveCount = 10
+    samples: PositiveCount = 5000  # of a client
+    bits: PositiveCount = 32  # of a number
+    code: PositiveCount = 1  # how often every bit is sent: 3 for a code of rate 1/3
+
+    @property
+    def sent(self) -> int:
+        """Bits that are sent for a number."""
+        return self.bits * self.code
+
+
+@dataclass(frozen=True)
 class Recipe:
     """The whole file."""
 
@@ -137,7 +164,7 @@ class Recipe:
     reference: str
     base: str
     unit: Literal["fraction", "percent"] = "fraction"
-    measure: Literal["accuracy", "time"] = "accuracy"
+    measure: Measure = "accuracy"
     metric: str = "accuracy"
     choose: Choice = "test"
     scales: Mapping[str, Scale] = field(default_factory=dict)
@@ -145,6 +172,7 @@ class Recipe:
     rows: tuple[Row, ...] = ()
     claims: tuple[Claim, ...] = ()
     features: Features | None = None
+    cost: Cost = field(default_factory=Cost)
 
     def row(self, name: str) -> Row:
         """The row of a name."""
@@ -164,7 +192,7 @@ class _Head:
     reference: str
     base: str
     unit: Literal["fraction", "percent"] = "fraction"
-    measure: Literal["accuracy", "time"] = "accuracy"
+    measure: Measure = "accuracy"
     metric: str = "accuracy"
     choose: Choice = "test"
 
@@ -211,12 +239,13 @@ def parse(tables: Mapping[str, Any], name: str = "custom", source: str = "custom
         rows=_all(Row, tables, "row"),
         claims=_all(Claim, tables, "claim"),
         features=_read(Features, "features", tables["features"]) if "features" in tables else None,
+        cost=_read(Cost, "cost", tables.get("cost", {})),
     )
     _check(recipe)
     return recipe
 
 
-_TABLES = ("scale", "column", "row", "claim", "features")
+_TABLES = ("scale", "column", "row", "claim", "features", "cost")
 _TAKEN = (  # what a row takes from the one it is like, its own keys laid over
     *("set", "set_paper", "set_laptop", "set_smoke"),
     *("grid", "grid_paper", "grid_laptop", "grid_smoke"),
@@ -293,7 +322,7 @@ def _check(recipe: Recipe) -> None:
     for row in recipe.rows:
         top = 1.0 if recipe.unit == "fraction" else 100.0
         for column, printed in {**row.value, **row.spread}.items():
-            if not 0.0 <= printed <= top:
+            if recipe.measure == "accuracy" and not 0.0 <= printed <= top:
                 raise ConfigError(
                     f"row {row.name!r}: {printed} of {column!r} is no accuracy as a {recipe.unit}"
                 )

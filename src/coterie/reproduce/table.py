@@ -1,25 +1,14 @@
 """The outcome in words: tables as text and as Markdown."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from coterie.reproduce.claims import Finding, rounds_in_words
 from coterie.reproduce.difference import differences
 from coterie.reproduce.entries import Entry, Outcome
 from coterie.reproduce.plan import Cell, Plan
 from coterie.reproduce.recipe import Column, Recipe
+from coterie.reproduce.sheet import Sheet, as_markdown, large
 from coterie.reproduce.verdict import gap
-
-Line = Sequence[str]
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A table: its title, its head, its lines."""
-
-    title: str
-    head: Line
-    lines: Sequence[Line]
 
 
 def shown(recipe: Recipe, value: float, printed: float | None = None) -> str:
@@ -27,6 +16,8 @@ def shown(recipe: Recipe, value: float, printed: float | None = None) -> str:
 
     A number that the paper printed keeps the digits that it has there.
     """
+    if recipe.measure == "cost":
+        return large(value)
     if recipe.measure == "time":
         return f"{value:.2f}"
     scaled, digits = (100 * value, 1) if recipe.unit == "percent" else (value, 3)
@@ -36,7 +27,10 @@ def shown(recipe: Recipe, value: float, printed: float | None = None) -> str:
 
 
 def sheets(plan: Plan, outcome: Outcome) -> Iterator[Sheet]:
-    """A table for every column, then one for every grid."""
+    """A table for every column, then one for every grid; or those that the outcome has."""
+    if outcome.sheets:
+        yield from outcome.sheets
+        return
     for column in plan.columns:
         yield _sheet(plan, outcome, column)
     for cell in plan.cells:
@@ -126,16 +120,6 @@ def _grid(cell: Cell, recipe: Recipe, entry: Entry) -> Sheet:
     return Sheet(f"{entry.row}, {entry.column}: what was tried, on the first seed", head, lines)
 
 
-def aligned(sheet: Sheet) -> str:
-    """The table for a terminal."""
-    lines = [sheet.head, *sheet.lines]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(sheet.head))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
-
-
 def markdown(plan: Plan, outcome: Outcome, findings: Sequence[Finding]) -> str:
     """The whole outcome as a page of Markdown."""
     return "\n\n".join(_markdown(plan, outcome, findings)) + "\n"
@@ -146,10 +130,10 @@ def _markdown(plan: Plan, outcome: Outcome, findings: Sequence[Finding]) -> Iter
     yield from opening(plan, outcome)
     for sheet in sheets(plan, outcome):
         yield f"## {sheet.title}"
-        yield _as_markdown(sheet)
+        yield as_markdown(sheet)
     if findings:
         yield "## Claims"
-        yield _as_markdown(claim_sheet(findings))
+        yield as_markdown(claim_sheet(findings))
     if failed := failures(outcome):
         yield "## Failed runs"
         yield "\n".join(f"- {line}" for line in failed)
@@ -161,7 +145,8 @@ def opening(plan: Plan, outcome: Outcome) -> Iterator[str]:
     """The paper, the command, how far it is, what is left out, what is to be known of the scale."""
     yield plan.recipe.paper
     yield plan.recipe.about
-    yield f"`{command(plan)}`: {outcome.finished} of {outcome.total} runs are finished."
+    runs = f"{outcome.finished} of {outcome.total} runs are finished."
+    yield f"`{command(plan)}`: {runs if outcome.total else 'nothing is run.'}"
     if plan.note:
         yield plan.note
     yield from plan.left_out
@@ -189,10 +174,3 @@ def failures(outcome: Outcome) -> list[str]:
         for entry in outcome.entries.values()
         for failure in entry.failures
     ]
-
-
-def _as_markdown(sheet: Sheet) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-    return "\n".join([line(sheet.head), "|" + "---|" * len(sheet.head), *map(line, sheet.lines)])

@@ -146,3 +146,12 @@ def test_a_curve_that_ends_below_its_best_falls(margin: float, verdict: str) -> 
     (found,) = claims.test(plan.recipe.claims, plan, outcome, "{:.2f}".format)
     assert found.verdict == verdict
     assert found.numbers == "one: 0.66 at the end, 0.70 after round 10"
+
+
+def test_so_many_times_as_much() -> None:
+    values = table(FedAvg=[[0.2, 0.2], [0.1, 0.1], [0.3, 0.3]], FedProx=[[0.6, 0.6]] * 3)
+    asked = {"kind": "times", "below": "FedAvg", "margin": 3.0}
+    assert finding(values, **asked, columns=["one", "two"]).verdict == "holds"
+    found = finding(values, **asked, columns=["three"])
+    assert found.verdict == "does not hold"
+    assert found.numbers == "three: 0.60 against 0.30, 2 times"

@@ -11,7 +11,17 @@ from made_recipe import TEXT, recipe, tables
 
 from coterie.core.errors import ConfigError
 from coterie.reproduce.plan import make
-from coterie.reproduce.recipe import Claim, Column, Recipe, Row, Scale, load, parse
+from coterie.reproduce.recipe import (
+    Claim,
+    Column,
+    Cost,
+    Features,
+    Recipe,
+    Row,
+    Scale,
+    load,
+    parse,
+)
 
 
 def test_a_recipe_is_read_with_its_defaults() -> None:
@@ -101,9 +111,9 @@ def test_the_recipe_on_its_page_can_be_run() -> None:
         assert len(make(found, scale).cells) == 4
 
 
-@pytest.mark.parametrize("kind", [Recipe, Scale, Column, Row, Claim])
+@pytest.mark.parametrize("kind", [Recipe, Scale, Column, Row, Claim, Features, Cost])
 def test_every_key_is_on_the_page(kind: type) -> None:
-    tables = {"scales", "columns", "rows", "claims", "features"}  # each has keys of its own
+    tables = {"scales", "columns", "rows", "claims", "features", "cost"}  # each has keys of its own
     made_of = {"name", "source", *tables} if kind is Recipe else set()
     for item in dataclasses.fields(kind):
         assert item.name in made_of or f"`{item.name}`" in page(), item.name

@@ -1,0 +1,238 @@
+"""What a method sends, counted: the tables of papers about communication.
+
+Nothing is trained to the end. One client with a few made-up images does one task of every stage,
+with the networks of the configuration; what it is sent and what it sends is counted. With P the
+parameters of an upload, R the rounds in which weights are sent, n the samples of a client, d the
+numbers of one view's representation and E the epochs of the server, per client
+
+    a round       2 P                    the same weights down and up
+    phase 1       2 P R
+    phase 2       n d, or 2 n d with both views, or 2 n d E where they are sent for every epoch
+
+numbers, each of `bits` bits, each bit sent `code` times (an error-correcting code of rate 1/code).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from coterie import config as configuration
+from coterie.config import Config, Tables
+from coterie.core import exact, seeds
+from coterie.core.bundle import Bundle
+from coterie.core.errors import ConfigError, RunFailed
+from coterie.core.task import METHOD, Task
+from coterie.engine.loop import rounds_of
+from coterie.engine.site import Site
+from coterie.experiment import given_data, prepare
+from coterie.kit.pool import Nets
+from coterie.reproduce.entries import NONE, Entry, Outcome
+from coterie.reproduce.plan import Plan
+from coterie.reproduce.recipe import Cost
+from coterie.reproduce.sheet import Sheet, large
+from coterie.reproduce.verdict import NOT, WITHIN
+
+CLOSE = 1.25  # a figure that is printed with one or two digits may be off by a quarter
+_FEWEST = 4  # images of the client that is asked
+_VIEWS = 2  # of a pair
+
+
+@dataclass(frozen=True)
+class Leg:
+    """What one client is sent and sends in each round of a stage."""
+
+    stage: str
+    rounds: int
+    down: int  # bytes
+    up: int  # bytes, without representations
+    parameters: int  # trained numbers among what it sends
+    pair: int = 0  # numbers of one sample's pair of representations
+    each: int = 0  # bytes of them, and of what goes with them
+
+    def bytes_up(self, samples: int) -> int:
+        """All that a client with so many samples sends in a round."""
+        return self.up + samples * self.each
+
+
+def legs(config: Config, cost: Cost) -> list[Leg]:
+    """Every stage in which clients have a part, counted on one client."""
+    draw = seeds.generator(0, "cost")
+    y = np.arange(max(_FEWEST, cost.classes)) % cost.classes
+    x = draw.integers(0, 256, size=(len(y), *cost.shape), dtype=np.uint8)
+    small = {"steps": 1, "epochs": 1, "accumulate": 1, "batch_size": len(y)}
+    alone: Tables = {
+        "partition": {"kind": "iid"},
+        "local": small,
+        "data": {"limit": 0, "holdout": 0.0},
+    }
+    tables = configuration.resolve(config.tables, alone)
+    with TemporaryDirectory() as folder, exact.exact_arithmetic():
+        given = given_data({"client": (x, y)}, (x, y), 0)
+        experiment = prepare(tables, Path(folder), given)
+        site, method = Site(experiment.spec, experiment.partition), experiment.parts.method
+        nets = experiment.parts.nets(METHOD)
+        server, found = method.init(nets), dict[str, Leg]()
+        for stage, place in rounds_of(method.stages(config.run.rounds), 1, config.run.seed):
+            if stage.cohort == "none":
+                continue
+            if stage.name in found:
+                known = found[stage.name]
+                found[stage.name] = replace(known, rounds=known.rounds + 1)
+                continue
+            down, own = method.broadcast(server, place), method.address(server, place, 0)
+            reply = site.run(Task("update", 0, place, down, own))
+            if reply.error is not None:
+                raise RunFailed(f"its stage {stage.name!r} cannot be counted: {reply.error.reason}")
+            sent = down.nbytes() + (own.nbytes() if own is not None else 0)
+            found[stage.name] = _leg(stage.name, sent, reply.up, nets, len(y))
+        return list(found.values())
+
+
+def _leg(stage: str, down: int, up: Bundle, nets: Nets, samples: int) -> Leg:
+    blobs = list(up.blobs.values())
+    trained = sum(
+        tensor.numel()
+        for group, tensors in up.tensors.items()
+        for name, tensor in tensors.items()
+        if group in nets and name in nets.parameters(group)
+    )
+    heavy = sum(blob.nbytes for blob in blobs)
+    numbers = sum(int(np.prod(blob.shape)) for blob in blobs if blob.dtype.startswith("float"))
+    small = up.nbytes() - heavy
+    return Leg(stage, 1, down, small, trained, numbers // samples, heavy // samples)
+
+
+@dataclass(frozen=True)
+class Count:
+    """The numbers that one method sends, per client."""
+
+    parameters: int  # P
+    rounds: int  # R
+    representations: int  # n d
+    epochs: int  # E
+
+    @classmethod
+    def of(cls, found: Sequence[Leg], samples: int, epochs: int) -> "Count":
+        """From what was counted, for a client with so many samples."""
+        trained = [leg for leg in found if leg.parameters]
+        pair = sum(leg.pair for leg in found)
+        return cls(
+            max((leg.parameters for leg in trained), default=0),
+            sum(leg.rounds for leg in trained),
+            samples * pair // _VIEWS,
+            epochs,
+        )
+
+    @property
+    def training(self) -> int:
+        """Numbers of phase 1."""
+        return 2 * self.parameters * self.rounds
+
+
+Quantity = Callable[[Count, Cost], int]
+QUANTITIES: Mapping[str, Quantity] = {
+    "parameters": lambda c, by: c.parameters,
+    "round_bits": lambda c, by: 2 * c.parameters * by.sent,
+    "training_bits": lambda c, by: c.training * by.sent,
+    "representations": lambda c, by: c.representations,
+    "upload_bits": lambda c, by: c.representations * by.sent,
+    "pair_bits": lambda c, by: _VIEWS * c.representations * by.sent,
+    "total_bits": lambda c, by: by.clients * (c.training + c.representations) * by.sent,
+    "total_pair_bits": lambda c, by: (
+        by.clients * (c.training + _VIEWS * c.representations) * by.sent
+    ),
+    "total_epoch_bits": lambda c, by: (
+        by.clients * (c.training + _VIEWS * c.epochs * c.representations) * by.sent
+    ),
+}
+
+
+def outcome(plan: Plan) -> Outcome:
+    """The table, ours beside the paper's."""
+    recipe, by = plan.recipe, plan.recipe.cost
+    quantities = {cell.metric: _quantity(plan, cell.metric) for cell in plan.cells}
+    entries: dict[tuple[str, str], Entry] = {}
+    parts: dict[str, list[Leg]] = {}
+    for cell in plan.cells:
+        row, column = cell.row, cell.column.name
+        config = plan.config(cell, cell.points[0], 0)
+        if row.name not in parts:
+            parts[row.name] = legs(config, by)
+        count = Count.of(parts[row.name], by.samples, config.run.rounds)
+        value = float(quantities[cell.metric](count, by))
+        printed = row.value.get(column)
+        entries[row.name, column] = Entry(
+            row.name,
+            column,
+            seeds=1,
+            values=(value,),
+            mean=value,
+            paper=printed,
+            verdict=verdict(value, printed),
+        )
+    made = Outcome(recipe, plan.scale, 0, 0, entries)
+    return replace(made, sheets=tuple(_sheets(plan, made, parts)))
+
+
+def _quantity(plan: Plan, metric: str) -> Quantity:
+    if metric not in QUANTITIES:
+        raise ConfigError(
+            f"{plan.recipe.source}: metric = {metric!r} is no quantity of measure = 'cost'; there "
+            f"are: {', '.join(QUANTITIES)}"
+        )
+    return QUANTITIES[metric]
+
+
+def verdict(value: float, printed: float | None) -> str:
+    """Whether a printed figure follows from the definitions; if not, how far off it is."""
+    if printed is None:
+        return NONE
+    if value == printed or (printed > 0 and max(value / printed, printed / value) <= CLOSE):
+        return WITHIN
+    if value <= 0 or printed <= 0:
+        return NOT
+    times, word = (value / printed, "little") if value > printed else (printed / value, "much")
+    return f"{NOT}: printed {times:.3g} times too {word}"
+
+
+def _sheets(plan: Plan, made: Outcome, parts: Mapping[str, Sequence[Leg]]) -> Iterator[Sheet]:
+    by, rows = plan.recipe.cost, [row.name for row in plan.rows]
+    yield _compared(plan, made, rows)
+    if by.code > 1:
+        lines = []
+        for column in plan.columns:
+            metric = column.metric or plan.recipe.metric
+            if metric.endswith("_bits"):
+                line = [column.name]
+                for row in rows:
+                    entry = made.entry(row, column.name)
+                    line.append(NONE if entry.mean is None else large(entry.mean / by.code))
+                lines.append(line)
+        yield Sheet("Without the error-correcting code", ["", *rows], lines)
+    head = ["", "stage", "rounds", "bytes down a round", "bytes up a round", "bytes of all clients"]
+    lines = []
+    for row in rows:
+        for leg in parts.get(row, ()):
+            up = leg.bytes_up(by.samples)
+            whole = by.clients * leg.rounds * (leg.down + up)
+            numbers = [str(leg.rounds), *(f"{n:,}" for n in (leg.down, up, whole))]
+            lines.append([row, leg.stage, *numbers])
+    yield Sheet("As Coterie sends it", head, lines)
+
+
+def _compared(plan: Plan, made: Outcome, rows: Sequence[str]) -> Sheet:
+    head = ["", *(text for row in rows for text in (row, f"{row}, paper", "verdict"))]
+    lines = []
+    for column in plan.columns:
+        line = [column.name]
+        for row in rows:
+            entry = made.entry(row, column.name)
+            line.append(NONE if entry.mean is None else large(entry.mean))
+            line.append(NONE if entry.paper is None else large(entry.paper))
+            line.append(entry.verdict)
+        lines.append(line)
+    by = plan.recipe.cost
+    return Sheet(f"{by.bits} bits a number, each sent {by.code} times", head, lines)
