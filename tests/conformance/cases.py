@@ -35,6 +35,7 @@ _VIEWS: dict[str, dict[str, Any]] = {
     "byol-reset": {"name": "byol", "hidden": 16, "target": "reset", "momentum": 0.9},
     "byol-aggregate": {"name": "byol", "hidden": 16, "target": "aggregate", "momentum": 0.9},
     "swav": {"name": "swav", "hidden": 16, "prototypes": 12},
+    "rotation": {"name": "rotation", "hidden": 16},
 }  # self-supervised objectives, each its [objective] table
 _UNLABELLED = ("la_ssfl", "maml_ssfl", "bilevel_ssfl", "per_ssfl")  # do not take "supervised"
 _ZERO: dict[str, dict[str, Any]] = {
@@ -59,11 +60,20 @@ def _modular(**method: Any) -> dict[str, dict[str, Any]]:
     }
 
 
+def _clustered(**method: Any) -> dict[str, dict[str, Any]]:
+    """Orchestra with small memories and few clusters."""
+    small = {"clusters": 12, "local_clusters": 4, "memory": 32, "server_steps": 20, "ema": 0.9}
+    return {**_views(_VIEWS["rotation"]), "method": {"name": "orchestra", **small, **method}}
+
+
 def _shipped() -> list[Case]:
     found = []
     for name in registry.names("methods"):
         if name == "mfcl":
             found.append(Case(name, _modular(), falls="server_loss", staged=True))
+            continue
+        if name == "orchestra":
+            found.append(Case(name, _clustered(), falls="train_loss"))
             continue
         plain = _views(_VIEWS["simsiam"]) if name in _UNLABELLED else {}
         zero = {**plain, "method": {"name": name, **_ZERO[name]}} if name in _ZERO else None
@@ -137,6 +147,10 @@ def _unlabelled() -> list[Case]:
         },
         "per_ssfl-steps": {**simsiam, "method": {"name": "per_ssfl"}, **few},
         "per_ssfl-local-buffers": {**simsiam, "method": {"name": "per_ssfl"}, **norms},
+        "orchestra-sampled": {**_clustered(), **some},
+        "orchestra-steps": {**_clustered(memory=50), **few},
+        "orchestra-local-buffers": {**_clustered(), **norms},
+        "orchestra-server-adam": {**_clustered(), "server": {"optimizer": "adam", "lr": 0.02}},
     }
     return [Case(n, changes, falls="train_loss", variant=True) for n, changes in found.items()]
 
