@@ -42,6 +42,15 @@ def test_a_reconstruction_has_the_shape_of_its_image(
     assert net.encode(x).shape == (2, 8, *side) == (2, *net.code)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_representation_has_the_same_bits_with_and_without_gradients(shape: Any) -> None:
+    net = build_sensor("table5", shape, "gn", width=8)
+    x = torch.rand(2, *shape)
+    with torch.no_grad():
+        plain = net.encode(x)
+    assert torch.equal(net.encode(x), plain)
+
+
 @pytest.mark.parametrize(("kind", "count"), [("code", 114_691), ("table5", 77_853)])
 def test_parameters_are_as_many_as_published(kind: Any, count: int) -> None:
     net = build_sensor(kind, (3, 32, 32), "pn")

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.core.errors import ConfigError
+from coterie.nets.backbones.simple_cnn import HalvingPool
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network, Outputs
 from coterie.nets.norm import NormKind, PeerNorm, Variance, norm_2d
@@ -132,7 +133,7 @@ def build_sensor(
     def outward() -> list[nn.Module]:
         return normed(nn.ConvTranspose2d(width, width, 3, padding=1), width)
 
-    halve = nn.MaxPool2d(2, ceil_mode=True)
+    halve = HalvingPool(ceil_mode=True)
     even = (1 - rows % 2, 1 - columns % 2)
     double = nn.ConvTranspose2d(width, channels, 3, stride=2, padding=1, output_padding=even)
     if kind == "code":
