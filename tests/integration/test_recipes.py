@@ -11,11 +11,14 @@ from coterie.reproduce.recipe import Recipe
 NAMES = recipe.shipped()
 SCALES = ("paper", "laptop", "smoke")
 SHARED = ("moon-table1", "fedssc-table1", "fedproc-table2")  # at laptop scale, row by row
-PAPERS = {"fedssc": 3, "moon": 5, "fedproc": 6, "ssfl": 6, "mfcl": 2}
+PAPERS = {"fedssc": 3, "moon": 5, "fedproc": 6, "ssfl": 6, "mfcl": 6}
 COUNTED = tuple(name for name in NAMES if recipe.load(name).measure == "cost")  # nothing is run
 UNLABELLED = tuple(name for name in NAMES if name.startswith(("ssfl-", "mfcl-")))
 SUPERVISED = tuple(name for name in NAMES if name not in UNLABELLED)
-WITHOUT_NUMBERS = ("ssfl-objectives", "ssfl-batch", "ssfl-alpha", "ssfl-figure6")  # words, curves
+WITHOUT_NUMBERS = (  # words, curves
+    *("ssfl-objectives", "ssfl-batch", "ssfl-alpha", "ssfl-figure6"),
+    *("mfcl-figure6", "mfcl-figure7"),
+)
 
 
 @pytest.fixture
@@ -158,6 +161,27 @@ def test_figure_6_of_the_ssfl_paper_reads_the_runs_of_its_table_2() -> None:
         made = plan.make(recipe.load(name), "laptop")
         hashes[name] = {made.config(c, c.points[0], 0).hash() for c in made.cells}
     assert hashes["ssfl-figure6"] < hashes["ssfl-table2"]
+
+
+def test_the_tables_and_figures_of_the_mfcl_paper_share_runs_at_laptop_scale() -> None:
+    named = {
+        "mfcl-table2": ("MFCL(PN)", "Sc2"),
+        "mfcl-table7": ("MFCL(PN)", "Sc2"),
+        "mfcl-figure6": ("MFCL(PN)", "Sc2"),
+        "mfcl-figure7": ("MFCL(PN)", "Sc2, 0 %"),
+    }
+    assert len({_hash(name, *place) for name, place in named.items()}) == 1
+    assert len({_hash("mfcl-table2", f"MFCL(BN){end}", "Sc10") for end in ("", " on h")}) == 1
+    assert _hash("mfcl-table2", "FedSimCLR", "Sc10") == _hash(
+        "mfcl-table7", "FedSimCLR(BN)", "Sc10"
+    )
+
+
+def _hash(name: str, row: str, column: str) -> str:
+    made = plan.make(recipe.load(name), "laptop")
+    cell = made.cell(row, column)
+    assert cell is not None
+    return made.config(cell, cell.points[0], 0).hash()
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ from coterie.core.errors import ConfigError
 if TYPE_CHECKING:
     from coterie.engine.record import Recorder
     from coterie.reproduce.plan import Plan
-    from coterie.reproduce.run import Trial
+    from coterie.reproduce.recipe import Features
+    from coterie.reproduce.run import Found, Trial
 
 
 def reproduce(
@@ -77,9 +78,7 @@ def reproduce(
     found = run(plan, out, resume, renew=book.write, say=typer.echo, watch=watched)
     typer.echo(f"\n{book.text(found)}")
     if plan.recipe.features is not None:
-        from coterie.reproduce import features
-
-        typer.echo(features.write(found, plan.recipe.features, book.folder))
+        typer.echo(pictured(found, plan.recipe.features, book.folder))
     typer.echo(f"kept in {book.folder}")
     finish(found)
 
@@ -95,6 +94,20 @@ def count(plan: "Plan", out: Path, dry_run: bool) -> None:
     book, outcome = Book(plan, out), cost.outcome(plan)
     book.keep(outcome)
     typer.echo(f"{book.told(outcome)}\nkept in {book.folder}")
+
+
+def pictured(found: "Found", wanted: "Features", folder: Path) -> str:
+    """The picture of representations, of the rows that were run; what it shows in a sentence."""
+    from dataclasses import replace
+
+    from coterie.reproduce import clusters, features
+
+    run = [cell.row.name for cell in found.plan.cells]
+    rows = tuple(row for row in wanted.rows if row in run)
+    if not rows:
+        return f"there is no picture of features: none of {', '.join(wanted.rows)} was asked for"
+    write = clusters.write if wanted.of == "global" else features.write
+    return write(found, replace(wanted, rows=rows), folder)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from safetensors.torch import load_file
 from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 
+from coterie.config import Config
 from coterie.core import exact, seeds
 from coterie.core.bundle import Tensors
 from coterie.core.errors import ConfigError, RunFailed
@@ -55,7 +57,7 @@ class Panel:
 
 
 def write(found: Found, wanted: Features, folder: Path) -> str:
-    """Write page, arrays and numbers beside the outcome; the numbers in a sentence."""
+    """Write page, arrays and numbers of local models beside the outcome; these in a sentence."""
     panels = [panel for row in wanted.rows for panel in _row(found, row, wanted)]
     places = {row: embed([p for p in panels if p.row == row]) for row in wanted.rows}
     numbers = {row: agreement([p for p in panels if p.row == row]) for row in wanted.rows}
@@ -65,20 +67,32 @@ def write(found: Found, wanted: Features, folder: Path) -> str:
         for i, p in _of(panels, row)
     ]
     words = sentence(numbers)
-    page = document("features of local models", "\n".join(body(shown, words)))
-    replace_durably(folder / PAGE, page.encode())
+    about = (
+        "t-SNE of z by cosine, the panels of one method embedded together; colour and symbol are "
+        "the class. Distances between far groups mean little in such a picture."
+    )
+    page = "\n".join(body(shown, "Features of local models", words, about))
+    replace_durably(folder / PAGE, document("features of local models", page).encode())
     replace_durably(folder / NUMBERS, (json.dumps(numbers, indent=1) + "\n").encode())
-    with (folder / ARRAYS).open("wb") as file:
-        np.savez(
-            file,
-            features=np.concatenate([p.z for p in panels]),
-            classes=np.concatenate([p.y for p in panels]),
-            clients=np.concatenate([np.full(len(p.y), p.client) for p in panels]),
-            panels=np.concatenate([np.full(len(p.y), i) for i, p in enumerate(panels)]),
-            names=np.array([p.name for p in panels]),
-            places=np.concatenate([one.places for one in shown]),
-        )
+    arrays = {
+        "features": np.concatenate([p.z for p in panels]),
+        "clients": np.concatenate([np.full(len(p.y), p.client) for p in panels]),
+    }
+    save_arrays(folder / ARRAYS, shown, arrays)
     return words
+
+
+def save_arrays(path: Path, shown: Sequence[Scatter], more: Mapping[str, np.ndarray]) -> None:
+    """What the panels show, one after another, and more about each of their points."""
+    arrays: dict[str, Any] = {
+        **more,
+        "classes": np.concatenate([one.classes for one in shown]),
+        "panels": np.concatenate([np.full(len(one.classes), i) for i, one in enumerate(shown)]),
+        "names": np.array([one.name for one in shown]),
+        "places": np.concatenate([one.places for one in shown]),
+    }
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
 
 
 def _of(panels: Sequence[Panel], row: str) -> list[tuple[int, Panel]]:
@@ -87,13 +101,7 @@ def _of(panels: Sequence[Panel], row: str) -> list[tuple[int, Panel]]:
 
 def _row(found: Found, name: str, wanted: Features) -> list[Panel]:
     """The panels of a row: a local model for every client, and the global model if there is one."""
-    cell = next((c for c in found.plan.cells if c.row.name == name), None)
-    point = found.chosen(cell) if cell else None
-    runs = found.of(cell, point) if cell and point else {}
-    if cell is None or point is None or 0 not in runs or runs[0].failure:
-        raise RunFailed(f"there is no finished run of {name} to take features from")
-    config = found.plan.config(cell, point, 0)
-    folder = Path(runs[0].folder)
+    config, folder = finished(found, name)
     with TemporaryDirectory() as scratch, exact.exact_arithmetic():
         experiment = prepare(config, Path(scratch))
         models = local_models(experiment, folder, wanted.clients)
@@ -105,6 +113,16 @@ def _row(found: Found, name: str, wanted: Features) -> list[Panel]:
             weights = load_file(folder / MODEL)
             panels.append(_panel(experiment, name, -1, weights, wanted.count(found.plan.scale)))
     return panels
+
+
+def finished(found: Found, name: str) -> tuple[Config, Path]:
+    """The run of a row on the first seed: its configuration and its folder."""
+    cell = next((c for c in found.plan.cells if c.row.name == name), None)
+    point = found.chosen(cell) if cell else None
+    runs = found.of(cell, point) if cell and point else {}
+    if cell is None or point is None or 0 not in runs or runs[0].failure:
+        raise RunFailed(f"there is no finished run of {name} to take features from")
+    return found.plan.config(cell, point, 0), Path(runs[0].folder)
 
 
 def local_models(
@@ -144,27 +162,40 @@ def _trained(experiment: Experiment, folder: Path, client: int) -> Tensors:
 
 def _panel(experiment: Experiment, row: str, client: int, weights: Tensors, samples: int) -> Panel:
     """z of a seeded sample of a client's training images, or of the test set."""
-    dataset, nobody = experiment.dataset, np.empty(0, dtype=np.int64)
-    data = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train)
-    rows = experiment.partition.train[client] if client >= 0 else np.arange(len(dataset.y_test))
+    tests = np.arange(len(experiment.dataset.y_test))
+    rows = experiment.partition.train[client] if client >= 0 else tests
     drawn = seeds.generator(0, "features", client=client + 1).permutation(rows)[:samples]
-    shard = DataShard(data if client >= 0 else dataset, nobody, drawn)
+    return Panel(row, client, *projected(experiment, weights, drawn, test=client < 0))
+
+
+def projected(
+    experiment: Experiment, weights: Tensors, rows: np.ndarray, test: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """z of some training or test images under a model, and their classes."""
+    dataset, nobody = experiment.dataset, np.empty(0, dtype=np.int64)
+    if not test:
+        dataset = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train)
+    shard = DataShard(dataset, nobody, rows)
     net = experiment.parts.nets(METHOD).frozen("model", weights, {})
     parts = [(net(batch).z, batch.y) for batch in shard.sweep(test=True)]
     z, y = (torch.cat(one).numpy() for one in zip(*parts, strict=True))
     experiment.parts.nets(METHOD).release()
-    return Panel(row, client, z, y)
+    return z, y
 
 
 def embed(panels: Sequence[Panel]) -> list[np.ndarray]:
     """Two coordinates for every point by t-SNE, the panels of a row together."""
-    together = np.concatenate([panel.z for panel in panels])
-    perplexity = min(_NEIGHBOURS, max(2, len(together) // 4))
+    ends = np.cumsum([len(panel.y) for panel in panels])
+    return np.split(in_plane(np.concatenate([panel.z for panel in panels])), ends[:-1])
+
+
+def in_plane(vectors: np.ndarray) -> np.ndarray:
+    """t-SNE by cosine, always from the same start."""
+    perplexity = min(_NEIGHBOURS, max(2, len(vectors) // 4))
     tsne = TSNE(2, perplexity=perplexity, init="pca", random_state=0, metric="cosine")
     with threadpool_limits(1):  # a few threads that wait for each other are slower than one
-        places = tsne.fit_transform(together)
-    ends = np.cumsum([len(panel.y) for panel in panels])
-    return np.split(places, ends[:-1])
+        places: np.ndarray = tsne.fit_transform(vectors)
+    return places
 
 
 def agreement(panels: Sequence[Panel]) -> dict[str, float]:

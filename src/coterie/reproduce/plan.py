@@ -119,7 +119,7 @@ def make(recipe: Recipe, name: str, gpu: bool | None = None, seeds: int | None =
     wanted = [
         c for c in recipe.columns if name in c.scales and c.name in (scale.columns or [c.name])
     ]
-    columns = [c for c in wanted if gpu or not c.gpu]
+    columns = [c for c in wanted if gpu or not (c.gpu or scale.gpu)]
     left_out = [f"{c.name} is left out: it needs a GPU" for c in wanted if c not in columns]
     if scale.target is not None:
         columns = [replace(column, target=scale.target) for column in columns]

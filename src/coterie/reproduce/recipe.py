@@ -47,6 +47,7 @@ class Scale:
     rows: tuple[str, ...] = ()
     target: Target | None = None  # of every column, in the place of their own
     choose: Choice | None = None  # in the place of the recipe's
+    gpu: bool = False  # without a GPU no column is run
     note: str = ""
 
 
@@ -124,10 +125,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Features:
-    """A picture of local models' representations: the `[features]` table."""
+    """A picture of representations: the `[features]` table."""
 
     rows: tuple[str, ...]
+    of: Literal["local", "global"] = "local"  # models
     clients: tuple[Count, ...] = (0, 1)  # whose models and images are shown
+    raw: bool = False  # of `global`: also the first client's images as they are
     samples: PositiveCount = 400  # images of each panel, at most
     samples_smoke: PositiveCount = 60
 

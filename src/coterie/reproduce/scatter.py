@@ -24,14 +24,11 @@ class Scatter:
     together: np.ndarray
 
 
-def body(shown: Sequence[Scatter], words: str) -> Iterator[str]:
-    """The page: the numbers in words, then the panels."""
-    yield "<h1>Features of local models</h1>"
+def body(shown: Sequence[Scatter], title: str, words: str, about: str) -> Iterator[str]:
+    """The page: the numbers in words, how to read it, then the panels."""
+    yield f"<h1>{escape(title)}</h1>"
     yield f'<p class="soft">{escape(words)}</p>'
-    yield note(
-        "t-SNE of z by cosine, the panels of one method embedded together; colour and symbol are "
-        "the class. Distances between far groups mean little in such a picture."
-    )
+    yield note(about)
     yield figures([panel(one) for one in shown], "charts small")
 
 

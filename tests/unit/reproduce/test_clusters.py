@@ -1,0 +1,117 @@
+"""What is told apart in a plane: counted on points whose answer is known."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie.cli.main import main
+from coterie.reproduce.clusters import Counted, by_silhouette, count, sentence, shares
+
+
+def heaps(*centres: tuple[float, float], each: int = 20, spread: float = 0.1) -> np.ndarray:
+    """Points around some places."""
+    draw = np.random.default_rng(0)
+    return np.concatenate([draw.normal(centre, spread, (each, 2)) for centre in centres])
+
+
+def test_classes_in_heaps_of_their_own_are_distinguishable() -> None:
+    places = heaps((0, 0), (9, 0), (0, 9))
+    found = count(places, np.repeat([4, 5, 7], 20))
+    assert found.told_apart == [4, 5, 7]
+    assert found.shares == {4: 1.0, 5: 1.0, 7: 1.0}
+    assert found.silhouette == 3
+
+
+def test_classes_that_share_a_heap_are_not() -> None:
+    places = heaps((0, 0), (0, 0), (0, 0), (9, 9))
+    found = count(places, np.repeat([0, 1, 2, 3], 20))
+    assert found.told_apart == [3]
+    assert found.silhouette == 2  # heaps are not classes
+
+
+def test_the_share_is_of_the_nearest_points_by_hand() -> None:
+    places = np.array([[0.0, 0], [1, 0], [2, 0], [3, 0], [10, 0]])
+    y = np.array([0, 0, 1, 1, 1])
+    # nearest two: {1, 2}, {0, 2}, {1, 3}, {2, 1}, {3, 2}
+    assert shares(places, y, neighbours=2) == {0: 0.5, 1: pytest.approx((0.5 + 0.5 + 1) / 3)}
+    assert shares(places[:1], y[:1]) == {0: 0.0}
+
+
+def test_points_that_are_all_alike_are_one_cluster() -> None:
+    assert by_silhouette(np.zeros((20, 2))) == 1
+
+
+def test_the_last_row_is_compared_with_each_of_the_others() -> None:
+    def told(*given: float) -> Counted:
+        return Counted(9, dict(enumerate(given)), 3)
+
+    numbers = {
+        "images of client 1": told(0.9, 0.2),
+        "BN": told(0.9, 0.2, 0.1),
+        "GN": told(0.9, 0.8, 0.1),
+        "PN": told(0.9, 0.8, 0.5),
+    }
+    words = sentence(numbers, ["BN", "GN", "PN"])
+    assert words.startswith("distinguishable classes: images of client 1 1 of 2 (3 by silhouette);")
+    assert "PN has more than BN: holds (one seed)." in words
+    assert "PN has more than GN: does not hold (one seed)." in words
+
+
+RECIPE = """# coterie reproduce small        A picture
+paper = "Somebody, Figure 1"
+about = "A picture."
+reference = "FedAvg"
+base = "digits/fedavg"
+
+[features]
+of = "global"
+rows = ["FedAvg", "FedProx"]
+raw = true
+clients = [2]
+
+[scale.smoke]
+set = { "data.limit" = 300, "run.rounds" = 1, "local.epochs" = 1, "executor.kind" = "serial" }
+
+[[row]]
+name = "FedAvg"
+config = "fedavg"
+
+[[row]]
+name = "FedProx"
+config = "fedprox"
+
+[[row]]
+name = "alone"
+config = "solo"
+"""
+
+
+def test_a_recipe_draws_global_models_and_a_client_s_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(RECIPE)
+    asked = ["reproduce", str(file), "--scale", "smoke", "--out", str(tmp_path), "--rows"]
+    with pytest.raises(SystemExit) as ended:
+        main([*asked, "FedAvg"])
+    assert not ended.value.code
+    folder = tmp_path / "small-smoke"
+    assert list(json.loads((folder / "features.json").read_text())) == [
+        "images of client 3",
+        "FedAvg",
+    ]
+    with pytest.raises(SystemExit) as ended:
+        main([*asked, "FedProx"])
+    assert not ended.value.code
+    assert "FedProx has more than FedAvg: " in capsys.readouterr().out
+    numbers = json.loads((folder / "features.json").read_text())
+    assert list(numbers) == ["images of client 3", "FedAvg", "FedProx"]
+    assert numbers["FedProx"]["samples"] == 60
+    with np.load(folder / "features.npz") as arrays:
+        assert arrays["places"].shape == (len(arrays["classes"]), 2)
+        assert set(arrays["clients"][arrays["panels"] == 0]) == {2}
+        assert len(set(arrays["clients"][arrays["panels"] == 1])) > 5
+    page = (folder / "features.html").read_text()
+    assert "Clusters of global models" in page and "images of client 3" in page
