@@ -273,3 +273,84 @@ def test_everything_that_is_left_out_is_an_error(
     said = capsys.readouterr()
     assert "accuracy is left out: it needs a GPU" in said.out
     assert "nothing of" in said.err
+
+
+def test_some_rows_are_run_and_what_is_there_stays_in_the_table(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = (str(tiny), "--scale", "smoke", "--out", str(tmp_path), "--seeds", "1")
+    assert call(*asked, "--rows", "FedProx") == 0
+    assert len(metrics(tmp_path)) == 2
+    assert "[2/2] FedProx" in capsys.readouterr().out
+    assert call(*asked, "--rows", "alone", "--columns", "accuracy") == 0
+    assert len(metrics(tmp_path)) == 3
+    found = outcome(tmp_path)
+    rows = [row["row"] for row in found["columns"][0]["rows"]]
+    assert rows == ["FedAvg", "FedProx", "alone"]
+    assert found["command"].endswith("--seeds 1 --rows 'alone' --columns 'accuracy'")
+    assert (found["finished"], found["total"]) == (3, 3)
+    said = capsys.readouterr().out
+    assert "[1/3] FedAvg" in said and "[2/3] FedProx" in said and said.count("(kept)") == 2
+
+
+@pytest.mark.parametrize("option", ["--rows", "--columns"])
+def test_a_row_or_column_that_is_not_there_is_one_line(
+    tiny: Path, tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(str(tiny), "--scale", "smoke", "--out", str(tmp_path), option, "nothing") == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"coterie: {option}: 'nothing' is not known; there are: ")
+    assert said.err.count("\n") == 1
+    assert not metrics(tmp_path)
+
+
+def test_what_is_sent_is_counted_without_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """
+paper = "Somebody, Table 8"
+about = "What is sent."
+measure = "cost"
+reference = "FedAvg"
+base = "digits/fedavg"
+[cost]
+shape = [1, 8, 8]
+clients = 4
+samples = 50
+code = 2
+[scale.smoke]
+note = "The same at all scales."
+[[column]]
+name = "parameters"
+metric = "parameters"
+[[column]]
+name = "all bits"
+metric = "total_bits"
+[[row]]
+name = "FedAvg"
+config = "fedavg"
+set = { "run.rounds" = 3, "net.backbone" = "mlp", "net.projection" = 0 }
+value = { "parameters" = 1e9 }
+[[claim]]
+text = "FedAvg is as large as itself"
+kind = "times"
+above = "FedAvg"
+below = "FedAvg"
+margin = 1.0
+"""
+    file = written(tmp_path, "sent", text)
+    asked = (str(file), "--scale", "smoke", "--out", str(tmp_path / "out"))
+    assert call(*asked, "--dry-run") == 0
+    assert "nothing is run" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+    assert call(*asked) == 0
+    folder = tmp_path / "out" / "sent-smoke"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["sent-smoke"]
+    found = json.loads((folder / "outcome.json").read_text())
+    first, second = (column["rows"][0] for column in found["columns"])
+    assert second["mean"] == 4 * 3 * 2 * 32 * 2 * first["mean"]  # clients, rounds, ways, bits, code
+    assert first["verdict"].startswith("not reproduced: printed ")
+    assert [one["verdict"] for one in found["claims"]] == ["holds"]
+    table = (folder / "table.md").read_text()
+    assert "nothing is run." in table and "## As Coterie sends it" in table
+    assert "Without the error-correcting code" in (folder / "report.html").read_text()

@@ -136,7 +136,7 @@ def write(found: Found, wanted: Features, folder: Path) -> str:
         shown.append(_scatter(row, z, y))
         clients.append(owners[drawn])
     numbers = {one.name: count(one.places, one.classes) for one in shown}
-    words = sentence(numbers, wanted.rows)
+    words = sentence(numbers, wanted.rows if found.plan.scale != "smoke" else ())
     page = document(_TITLE.lower(), "\n".join(body(shown, _TITLE, words, _ABOUT)))
     replace_durably(folder / PAGE, page.encode())
     told = {name: one.to_json() for name, one in numbers.items()}
@@ -157,8 +157,8 @@ def sentence(numbers: Mapping[str, Counted], rows: Sequence[str]) -> str:
         for name, one in numbers.items()
     ]
     words = f"distinguishable classes: {'; '.join(said)}."
-    *others, last = rows
-    for row in others:
-        more = len(numbers[last].told_apart) > len(numbers[row].told_apart)
-        words += f" {last} has more than {row}: {'holds' if more else 'does not hold'} (one seed)."
+    for row in rows[:-1]:
+        more = len(numbers[rows[-1]].told_apart) > len(numbers[row].told_apart)
+        said_so = "holds" if more else "does not hold"
+        words += f" {rows[-1]} has more than {row}: {said_so} (one seed)."
     return words
