@@ -168,6 +168,25 @@ def test_a_batch_that_is_not_whole_groups_of_views_is_an_error(views: int, size:
 
 
 @pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"channels": 0}, "not 0, 16 and 2"),
+        ({"channels": 8, "groups": 0}, "not 8, 0 and 2"),
+        ({"channels": 8, "views": 0}, "not 8, 16 and 0"),
+        ({"channels": 8, "var": "avg"}, "'pooled' or 'average', not 'avg'"),
+    ],
+)
+def test_what_no_layer_can_be_is_refused(fields: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        PeerNorm(**fields)
+
+
+def test_a_batch_of_other_channels_is_an_error() -> None:
+    with pytest.raises(ValueError, match="has 8 channels, the batch 4"):
+        PeerNorm(8)(torch.rand(4, 4, 6, 6))  # as many numbers as 8 channels of 3 x 6 pixels
+
+
+@pytest.mark.parametrize(
     ("channels", "groups", "expected"),
     [(64, 16, 16), (3, 16, 1), (8, 16, 1), (24, 16, 8), (200, 16, 8), (17, 16, 1), (64, 32, 32)],
 )
