@@ -123,6 +123,14 @@ def test_a_pair_does_not_depend_on_the_others(var: Variance) -> None:
     assert torch.equal(pn(other)[[0, 4]], torch.stack([whole[0][0], whole[1][0]]))
 
 
+def test_the_views_of_a_pair_have_opposite_means_in_every_group() -> None:
+    """They give each other away: one view's means are the other's with the sign changed."""
+    torch.manual_seed(2)
+    x = torch.randn(6, 8, 3, 3) * 2 + torch.randn(6, 8, 1, 1)
+    one, two = PeerNorm(8, 4)(x).reshape(2, 3, 4, -1).mean(dim=3)
+    assert torch.allclose(one, -two, atol=1e-6) and one.abs().min() > 1e-3
+
+
 def test_the_pooled_variance_has_the_distance_of_the_means_more() -> None:
     """pooled = averaged + (mu_1 - mu_2)^2 / 4, read off the slope that each layer has in x."""
     one, two = normal(0, 1, 4, 3, 3), 2.0 * normal(1, 1, 4, 3, 3) + 5.0
