@@ -22,16 +22,17 @@ def exact_arithmetic() -> Iterator[None]:
     One and two threads add up in different orders and give different bits.
     """
     threads = torch.get_num_threads()
-    deterministic = torch.are_deterministic_algorithms_enabled()
+    deterministic = torch.get_deterministic_debug_mode()
     benchmark = torch.backends.cudnn.benchmark
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    # the same as use_deterministic_algorithms(True), which imports the compiler: a second or more
+    torch.set_deterministic_debug_mode("error")
     torch.backends.cudnn.benchmark = False
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(deterministic)
+        torch.set_deterministic_debug_mode(deterministic)
         torch.backends.cudnn.benchmark = benchmark
 
 
