@@ -25,15 +25,16 @@ sys.path.insert(0, str(TESTS))
 import toy  # noqa: E402
 
 KINDS = ("main", "worker", "both", "nursery")
+ROUNDS = 40
 _DEADLINE = 120.0
 
 CONFIG = """
-run = {{ rounds = 40, seed = 11 }}
+run = {{ rounds = {rounds}, seed = 11 }}
 data = {{ name = "arrays", root = "{data}" }}
 partition = {{ kind = "dirichlet", clients = 6, beta = 1.0, min_samples = 4 }}
 net = {{ backbone = "mlp", projection = 8, norm = "bn" }}
 method = {{ name = "toy_methods:TwoModels" }}
-local = {{ epochs = 6, batch_size = 16, lr = 0.02 }}
+local = {{ epochs = 2, batch_size = 16, lr = 0.02 }}
 executor = {{ kind = "processes", workers = 2 }}
 checkpoint = {{ every = 3 }}
 """
@@ -92,25 +93,43 @@ def _alive(pid: int) -> bool:
     return state != "Z"
 
 
+def _rounds(out: Path) -> int:
+    """How many rounds a run has recorded."""
+    metrics = out / "metrics.jsonl"
+    return metrics.read_text().count("\n") if metrics.exists() else 0
+
+
+def _reach_a_moment(
+    process: "subprocess.Popen[bytes]", out: Path, generator: random.Random, duration: float
+) -> bool:
+    """Let a run come to a random moment, mostly of its rounds; False if it ended before."""
+    if generator.random() < 0.2:  # while it starts
+        time.sleep(generator.uniform(0.0, 0.5) * duration)
+    else:
+        target = generator.randint(_rounds(out), ROUNDS - 2)
+        while process.poll() is None and _rounds(out) <= target:
+            time.sleep(0.005)
+        time.sleep(generator.uniform(0.0, 0.1))
+    return process.poll() is None
+
+
 def trial(config: Path, out: Path, kind: str, seed: int, duration: float) -> None:
     """One run that is killed once or more, and resumed until it is done."""
     generator = random.Random(seed)
     for _ in range(2):
         process = start(config, out)
-        try:
-            process.wait(generator.uniform(0.2, 1.0) * duration)
+        if not _reach_a_moment(process, out, generator, duration):
             break
-        except subprocess.TimeoutExpired:
-            every, working = children(process.pid), workers(process.pid)
-            if kind in ("worker", "both") and working:
-                kill(generator.choice(working))
-            if kind == "nursery":
-                for one in set(every) - set(working):
-                    kill(one)
-            if kind in ("main", "both"):
-                kill(process.pid)
-            process.wait(_DEADLINE)
-            assert gone(every), "a worker outlived its run"
+        every, working = children(process.pid), workers(process.pid)
+        if kind in ("worker", "both") and working:
+            kill(generator.choice(working))
+        if kind == "nursery":
+            for one in set(every) - set(working):
+                kill(one)
+        if kind in ("main", "both"):
+            kill(process.pid)
+        process.wait(_DEADLINE)
+        assert gone(every), "a worker outlived its run"
     process = start(config, out)
     assert process.wait(_DEADLINE) == 0, "the resumed run failed"
 
@@ -118,7 +137,7 @@ def trial(config: Path, out: Path, kind: str, seed: int, duration: float) -> Non
 def reference(folder: Path) -> tuple[Path, Path, float]:
     """The configuration, the run that is left alone, and how long it took."""
     config = folder / "run.toml"
-    config.write_text(CONFIG.format(data=toy.write_data(folder / "toy.npz")))
+    config.write_text(CONFIG.format(data=toy.write_data(folder / "toy.npz"), rounds=ROUNDS))
     begin = time.monotonic()
     assert start(config, folder / "whole").wait(_DEADLINE) == 0
     return config, folder / "whole", time.monotonic() - begin

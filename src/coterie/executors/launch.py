@@ -66,9 +66,11 @@ def start(environment: Mapping[str, str]) -> Process:
             start_new_session=True,  # Ctrl-C reaches the main process alone, which then ends us
         )
     for _ in range(2):
-        with suppress(Gone):  # someone killed the nursery: the next one is new
+        try:
             return Child(nursery(environment), environment)
-    raise RunFailed("no worker can be started: the process that they are forked from dies")
+        except Gone as gone:  # someone killed the nursery: the next one is new
+            reason = gone
+    raise RunFailed(f"no worker can be started: {reason}")
 
 
 def forks() -> bool:
@@ -110,11 +112,7 @@ class Nursery:
                 env=environment,
                 start_new_session=True,
             )
-        try:
-            self._answer()
-        except Gone:
-            code = self._process.returncode
-            raise RunFailed(f"no worker can be started: imports end with status {code}") from None
+        self._answer()  # it has imported what it needs
 
     @property
     def pid(self) -> int:
@@ -158,9 +156,14 @@ class Nursery:
 
     def _give_up(self, error: BaseException) -> NoReturn:
         """After an interrupt, too: an answer may come that would be taken for the next one."""
+        with suppress(
+            subprocess.TimeoutExpired
+        ):  # it is ending: let it, for the sake of its status
+            self._process.wait(0.5 if isinstance(error, OSError) else 0.0)
         self.close()
         if isinstance(error, OSError):
-            raise Gone from error
+            code = self._process.returncode
+            raise Gone(f"their nursery ended with status {code}") from error
         raise error
 
     def close(self) -> None:

@@ -333,6 +333,13 @@ def test_an_interrupt_leaves_no_answer_to_be_taken_for_another(
     theirs.close()
 
 
+def test_a_nursery_that_cannot_start_says_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_only", None)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(RunFailed, match=r"no worker can be started: their nursery .* status 1"):
+        launch.start(ENVIRONMENT)
+
+
 def main_process() -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", MAIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
