@@ -10,7 +10,9 @@ STAMP := $(VENV)/.installed
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
-$(STAMP): pyproject.toml constraints.txt
+NATIVE := $(wildcard src/coterie/nets/native/*.[ch]) src/coterie/nets/native/build.py hatch_build.py
+
+$(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

@@ -118,12 +118,13 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
     if dataset.groups is not None and (dataset.groups.test == NOBODY).any():
         order = order[dataset.groups.test[order] == NOBODY]  # the others are held out by clients
     train = np.sort(np.concatenate(list(experiment.partition.train.values())))
-    everything = DataShard(dataset, train, order, device=experiment.spec.device)
+    device, lanes = experiment.spec.device, experiment.parts.nets(METHOD).in_lanes
+    everything = DataShard(dataset, train, order, device=device, in_lanes=lanes)
     holdout = None
     if len(experiment.held):
         mirrored = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train)
         drawn = seeds.generator(0, "holdout-order").permutation(experiment.held)
-        holdout = DataShard(mirrored, train, drawn, device=experiment.spec.device)
+        holdout = DataShard(mirrored, train, drawn, device=device, in_lanes=lanes)
     return Plan(
         rounds=config.run.rounds,
         cohort=config.cohort,
