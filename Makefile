@@ -40,6 +40,7 @@ format: install ## rewrite the files in the house format
 	$(BIN)/ruff check --fix .
 
 bench: install ## ratios to a bare PyTorch loop and to FedAvg (DATA=DIR: real CIFAR-10)
+	$(BIN)/python benchmarks/speed/kernels.py
 	$(BIN)/python benchmarks/speed/round.py $(if $(DATA),--data $(DATA))
 	$(BIN)/python benchmarks/speed/methods.py $(if $(DATA),--data $(DATA))
 
