@@ -109,31 +109,25 @@ static void NAME(spread_rows)(const REAL *gradient, const uint8_t *chosen, ptrdi
     }
 }
 
-EXPORT int NAME(weight_gradient)(const REAL *x, ptrdiff_t x_lanes, const REAL *gradient,
-                                 const uint8_t *chosen, REAL *weight, REAL *bias, ptrdiff_t lanes,
-                                 ptrdiff_t channels, ptrdiff_t height, ptrdiff_t width,
-                                 ptrdiff_t outputs, ptrdiff_t k)
+static int NAME(dense_weight_gradient)(const REAL *x, ptrdiff_t x_lanes, const REAL *gradient,
+                                       const uint8_t *chosen, REAL *sums, REAL *bias_sums,
+                                       ptrdiff_t lanes, ptrdiff_t channels, ptrdiff_t height,
+                                       ptrdiff_t width, ptrdiff_t outputs, ptrdiff_t k)
 {
-    const ptrdiff_t rows = (height - k + 1) / 2, columns = (width - k + 1) / 2;
-    const ptrdiff_t row = width * x_lanes, taps = channels * k * k;
-    const size_t count = (size_t)(taps * outputs * WIDTH);
+    const ptrdiff_t rows = (height - k + 1) / 2, columns = (width - k + 1) / 2, row = width * x_lanes;
     const ptrdiff_t widest = k >= 5 ? 5 : k >= 3 ? 3 : 1, block = NAME(outputs_of)(outputs, widest);
     const ptrdiff_t fitting = NEAR_BYTES / (4 * block * lanes * (ptrdiff_t)sizeof(REAL));
     const ptrdiff_t stretch = fitting < 1 ? 1 : fitting > columns ? columns : fitting;
-    REAL *sums = calloc(count + (size_t)(outputs * WIDTH), sizeof(REAL));
     REAL *g = malloc((size_t)(4 * stretch * block * lanes) * sizeof(REAL));
-    if (!sums || !g) {
-        free(sums);
-        free(g);
+    if (!g)
         return NO_MEMORY;
-    }
     struct NAME(stretch) part;
     for (part.row = 0; part.row < rows; part.row++)
         for (part.column = 0; part.column < columns; part.column += part.columns) {
             part.columns = columns - part.column < stretch ? columns - part.column : stretch;
             for (part.output = 0; part.output < outputs; part.output += part.outputs) {
                 part.outputs = NAME(outputs_of)(outputs - part.output, widest);
-                NAME(spread_rows)(gradient, chosen, lanes, rows, columns, &part, g, sums + count);
+                NAME(spread_rows)(gradient, chosen, lanes, rows, columns, &part, g, bias_sums);
                 for (ptrdiff_t c = 0; c < channels; c++)
                     for (ptrdiff_t u = 0; u < k; u++)
                         for (ptrdiff_t v = 0, across; v < k; v += across) {
@@ -147,12 +141,6 @@ EXPORT int NAME(weight_gradient)(const REAL *x, ptrdiff_t x_lanes, const REAL *g
                         }
             }
         }
-    for (ptrdiff_t o = 0; o < outputs; o++) {
-        for (ptrdiff_t t = 0; t < taps; t++)
-            weight[o * taps + t] = NAME(total)(LOAD(sums + (t * outputs + o) * WIDTH));
-        bias[o] = NAME(total)(LOAD(sums + count + o * WIDTH));
-    }
-    free(sums);
     free(g);
     return OK;
 }
@@ -224,9 +212,9 @@ INPUT(2)
 INPUT(4)
 INPUT(6)
 
-EXPORT int NAME(input_gradient)(const REAL *gradient, const uint8_t *chosen, const REAL *weight,
-                                REAL *x, ptrdiff_t lanes, ptrdiff_t channels, ptrdiff_t height,
-                                ptrdiff_t width, ptrdiff_t outputs, ptrdiff_t k)
+static int NAME(dense_input)(const REAL *gradient, const uint8_t *chosen, const REAL *weight, REAL *x,
+                             ptrdiff_t lanes, ptrdiff_t channels, ptrdiff_t height, ptrdiff_t width,
+                             ptrdiff_t outputs, ptrdiff_t k)
 {
     const ptrdiff_t rows = (height - k + 1) / 2, columns = (width - k + 1) / 2;
     const ptrdiff_t border = 3, across = 2 * columns + 2 * border, plane = height * width * lanes;

@@ -2,7 +2,9 @@
 
 Samples are the innermost dimension in memory: an activation of shape (n, c, rows, columns) is a
 view of an array (c, rows, columns, lanes), lanes = n rounded up to sixteen. To everybody else it is
-an ordinary tensor with unusual strides; one that comes with other strides is rearranged first.
+an ordinary tensor with unusual strides; one that comes with other strides is rearranged first. What
+the lanes beyond n hold is anything in a forward pass, which does not mix samples, and zero in a
+backward pass, which sums over them.
 """
 
 from typing import Any
@@ -24,15 +26,24 @@ def as_batch(memory: Tensor, samples: int) -> Tensor:
     return memory.permute(3, 0, 1, 2)[:samples]
 
 
-def in_lanes(x: Tensor) -> Tensor:
-    """The array (c, rows, columns, lanes) behind a batch, or a new one with the same samples."""
+def in_lanes(x: Tensor, summed: bool = False) -> Tensor:
+    """The array (c, rows, columns, lanes) behind a batch, or a new one with the same samples.
+
+    Where it will be `summed` over the lanes, those beyond the samples are zero: what lies behind a
+    batch may be other samples.
+    """
     samples, channels, height, width = x.shape
     lanes = lanes_for(samples)
     places = channels * height * width
     stored = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
     laid = (1, height * width * lanes, width * lanes, lanes)
     if x.stride() == laid and places * lanes <= stored:
-        return x.as_strided((channels, height, width, lanes), (*laid[1:], 1))
+        behind = x.as_strided((channels, height, width, lanes), (*laid[1:], 1))
+        if not summed or samples == lanes:
+            return behind
+        cleared = behind.clone()
+        cleared[..., samples:] = 0
+        return cleared
     memory = torch.empty((channels, height, width, lanes), dtype=x.dtype)
     loaded().call("turn", x.dtype, x.contiguous(), samples, lanes, places, memory)
     return memory
@@ -45,6 +56,7 @@ def takes(x: Tensor) -> bool:
 
 def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) -> Tensor:
     """max_pool2d(relu(conv2d(x, weight, bias, padding=padding)), 2); stride 1, square weights."""
+    _check(x, weight, bias)
     side = weight.shape[-1]
     if min(x.shape[2:]) + 2 * padding - side + 1 < 2:
         raise ValueError(
@@ -56,6 +68,20 @@ def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) ->
         return pooled
     memory = _bordered(in_lanes(x), padding)
     return as_batch(_forward(memory, weight, bias, None), len(x))
+
+
+def _check(x: Tensor, weight: Tensor, bias: Tensor) -> None:
+    """The kernels trust what they are given."""
+    if not takes(x):
+        raise ValueError(f"no kernel takes {len(x)} samples of {x.dtype} on {x.device}")
+    if any(one.dtype != x.dtype or one.device != x.device for one in (weight, bias)):
+        raise ValueError(f"weights of {weight.dtype} on {weight.device} for samples of {x.dtype}")
+    outputs, channels, *sides = weight.shape
+    if channels != x.shape[1] or sides[0] != sides[1] or bias.shape != (outputs,):
+        raise ValueError(
+            f"weights {tuple(weight.shape)} and a bias {tuple(bias.shape)} do not fit a batch "
+            f"{tuple(x.shape)}"
+        )
 
 
 def _bordered(memory: Tensor, padding: int) -> Tensor:
@@ -92,7 +118,7 @@ class _ConvReLUPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
-        memory = _bordered(in_lanes(x), padding)
+        memory = _bordered(in_lanes(x, summed=True), padding)
         chosen = torch.empty(_pooled(memory, weight), dtype=torch.uint8)
         ctx.save_for_backward(memory, weight, chosen)
         ctx.padding, ctx.samples = padding, len(x)
@@ -103,7 +129,7 @@ class _ConvReLUPool(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         memory, weight, chosen = ctx.saved_tensors
         weight, dtype = weight.contiguous(), memory.dtype
-        pooled, shape = in_lanes(gradient), _shape(memory, weight)
+        pooled, shape = in_lanes(gradient, summed=True), _shape(memory, weight)
         of_x = of_weight = of_bias = None
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
             of_weight, of_bias = torch.empty_like(weight), weight.new_empty(len(weight))

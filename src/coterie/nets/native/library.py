@@ -18,6 +18,7 @@ LANES = 16  # samples are padded to a multiple of it
 
 CHOICE = "COTERIE_KERNEL"  # what net.kernel = "auto" means, where it is set
 VECTORS = "COTERIE_VECTORS"  # a variant by name instead of the fastest
+PLACE = "COTERIE_KERNELS"  # a library by its path instead of the installed one
 
 _P, _S, _I, _F = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_float
 _Signature = tuple[type[Any], ...]
@@ -45,7 +46,7 @@ class Library:
     """The kernels of one variant; a call takes tensors, None and numbers."""
 
     def __init__(self, path: Path, variant: str) -> None:
-        self.variant = variant
+        self.path, self.variant = path, variant
         loaded = ctypes.CDLL(str(path))
         self._functions: dict[tuple[str, torch.dtype], Any] = {}
         for dtype, suffix in _TYPES.items():
@@ -74,17 +75,21 @@ def variants(path: Path) -> list[str]:
 @functools.cache
 def library() -> Library | Missing:
     """The kernels that this process uses."""
-    if not LIBRARY.is_file():
+    named = os.environ.get(PLACE)
+    path = Path(named) if named else LIBRARY
+    if not path.is_file():
+        if named:
+            return Missing(f"{PLACE} = {named} is not there")
         why = REASON.read_text().strip() if REASON.is_file() else "Coterie was not installed"
         return Missing(f"they were not built: {why}")
     try:
-        found = variants(LIBRARY)
+        found = variants(path)
         chosen = os.environ.get(VECTORS) or found[0]
         if chosen not in found:
             return Missing(f"{VECTORS} = {chosen} is not among {', '.join(found)}")
-        return Library(LIBRARY, chosen)
+        return Library(path, chosen)
     except (OSError, AttributeError) as error:
-        return Missing(f"{LIBRARY} cannot be used: {error}")
+        return Missing(f"{path} cannot be used: {error}")
 
 
 def loaded() -> Library:
@@ -97,18 +102,42 @@ def loaded() -> Library:
 
 def kernel_in_use(kernel: KernelKind, devices: tuple[str, ...]) -> Literal["native", "torch"]:
     """What `net.kernel` comes to on this machine, for computations on these devices."""
-    source = f"net.kernel = {kernel!r}"
-    asked: str = kernel
-    if kernel == "auto" and (named := os.environ.get(CHOICE, "")):
-        source, asked = f"{CHOICE} = {named!r}", named
-        if named not in ("auto", "native", "torch"):
-            raise ConfigError(f"{source} must be auto, native or torch")
-    off = next((device for device in devices if not device.startswith("cpu")), None)
-    found = library()
+    source, asked = _asked(kernel)
+    off, found = _elsewhere(devices), library()
     if asked == "native":
         if off is not None and kernel == "native":
             raise ConfigError(f"{source} is for CPUs, and this run computes on {off}")
         if isinstance(found, Missing):
-            raise ConfigError(f"{source} has no kernels here: {found.reason}; 'torch' works")
+            raise ConfigError(
+                f"{source} has no kernels here: {found.reason}; a new run can have 'torch'"
+            )
     usable = off is None and not isinstance(found, Missing)
     return "native" if usable and asked != "torch" else "torch"
+
+
+def in_words(devices: tuple[str, ...]) -> str:
+    """What `net.kernel = "auto"` comes to, and why."""
+    found, off = library(), _elsewhere(devices)
+    if kernel_in_use("auto", devices) == "native":
+        return f"native, {loaded().variant}"
+    source, asked = _asked("auto")
+    if asked == "torch":
+        return f"torch: {source}"
+    if off is not None:
+        return f"torch: the kernels are for CPUs, and runs compute on {off}"
+    return f"torch: {found.reason if isinstance(found, Missing) else source}"
+
+
+def _asked(kernel: KernelKind) -> tuple[str, str]:
+    """Who says so, and which kernel."""
+    named = os.environ.get(CHOICE, "") if kernel == "auto" else ""
+    if not named:
+        return f"net.kernel = {kernel!r}", kernel
+    if named not in ("auto", "native", "torch"):
+        raise ConfigError(f"{CHOICE} = {named!r} must be auto, native or torch")
+    return f"{CHOICE} = {named!r}", named
+
+
+def _elsewhere(devices: tuple[str, ...]) -> str | None:
+    """The first device that is no CPU."""
+    return next((device for device in devices if not device.startswith("cpu")), None)
