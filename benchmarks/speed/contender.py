@@ -21,9 +21,13 @@ def resident(pid: int) -> int:
 
 def workers() -> list[int]:
     """The resident bytes of this process's workers."""
-    own = os.getpid()
-    pids = Path(f"/proc/{own}/task/{own}/children").read_text().split()
-    return [resident(int(pid)) for pid in pids]
+    return [resident(pid) for nursery in children(os.getpid()) for pid in children(nursery)]
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started, in whichever of its threads."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(word) for one in lists for word in one.read_text().split()]
 
 
 def main() -> None:

@@ -147,15 +147,16 @@ def _drive(
     standing = _standing(plan, allow_inexact, recorders)
     if standing and standing.position.finished and _delivered(experiment, folder, standing):
         return Result(folder, standing.history, experiment)
-    executor = make_executor(experiment)
     try:
-        loop = Loop(plan, experiment.parts, executor, rundir.next_attempt(folder), recorders)
-        standing = loop.run(standing or loop.start())
-        _finish(experiment, folder, loop, standing)
+        executor = make_executor(experiment)
+        try:
+            loop = Loop(plan, experiment.parts, executor, rundir.next_attempt(folder), recorders)
+            standing = loop.run(standing or loop.start())
+            _finish(experiment, folder, loop, standing)
+        finally:
+            executor.close()
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; go on with: coterie run --out {folder} --resume") from None
-    finally:
-        executor.close()
     return Result(folder, standing.history, experiment)
 
 

@@ -2,9 +2,10 @@
 
     python tests/endurance/kills.py --trials 20
 
-Every trial runs a stateful method in two workers, kills the main process, a worker or both at a
-random moment, and resumes until the run is done. It counts as equal if the metrics (less the
-clock), the model and every personal model are those of a run that was left alone.
+Every trial runs a stateful method in two workers, kills the main process, a worker, both, or the
+nursery of the workers at a random moment, and resumes until the run is done. It counts as equal
+if the metrics (less the clock), the model and every personal model are those of a run that was
+left alone.
 """
 
 import argparse
@@ -23,7 +24,7 @@ sys.path.insert(0, str(TESTS))
 
 import toy  # noqa: E402
 
-KINDS = ("main", "worker", "both")
+KINDS = ("main", "worker", "both", "nursery")
 _DEADLINE = 120.0
 
 CONFIG = """
@@ -46,9 +47,25 @@ def start(config: Path, out: Path) -> "subprocess.Popen[bytes]":
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(word) for word in path.read_text().split()] if path.exists() else []
+    """The processes that a process has started, and those that these have started."""
+    found: list[int] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for word in (task / "children").read_text().split():
+                found += [int(word), *children(int(word))]
+    return found
+
+
+def workers(pid: int) -> list[int]:
+    """The workers of a run: what its nursery, a child of its main process, has forked."""
+    return [one for one in children(pid) if _parent(one) != pid]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 def kill(pid: int) -> None:
@@ -84,13 +101,16 @@ def trial(config: Path, out: Path, kind: str, seed: int, duration: float) -> Non
             process.wait(generator.uniform(0.2, 1.0) * duration)
             break
         except subprocess.TimeoutExpired:
-            workers = children(process.pid)
-            if kind in ("worker", "both") and workers:
-                kill(generator.choice(workers))
+            every, working = children(process.pid), workers(process.pid)
+            if kind in ("worker", "both") and working:
+                kill(generator.choice(working))
+            if kind == "nursery":
+                for one in set(every) - set(working):
+                    kill(one)
             if kind in ("main", "both"):
                 kill(process.pid)
             process.wait(_DEADLINE)
-            assert gone(workers), "a worker outlived its run"
+            assert gone(every), "a worker outlived its run"
     process = start(config, out)
     assert process.wait(_DEADLINE) == 0, "the resumed run failed"
 

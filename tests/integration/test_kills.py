@@ -47,8 +47,8 @@ def test_a_signal_ends_a_run_with_130_no_orphan_and_a_way_back(
     while not (metrics.exists() and metrics.read_text().count("\n") >= 4):
         assert process.poll() is None
         time.sleep(0.05)
-    workers = kills.children(process.pid)
-    assert len(workers) == 2
+    assert len(kills.workers(process.pid)) == 2
+    started = kills.children(process.pid)
     sent = time.monotonic()
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
@@ -57,7 +57,7 @@ def test_a_signal_ends_a_run_with_130_no_orphan_and_a_way_back(
     assert (
         said == f"coterie: interrupted; go on with: coterie run --out {tmp_path / 'run'} --resume\n"
     )
-    assert kills.gone(workers, seconds=2.0)
+    assert kills.gone(started, seconds=2.0)
     assert len(toy.trace(tmp_path / "run")) >= 4  # what was finished is committed
     assert kills.start(config, tmp_path / "run").wait(120) == 0
     assert kills.equal(whole, tmp_path / "run")

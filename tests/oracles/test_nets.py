@@ -53,11 +53,15 @@ def test_the_published_layers() -> None:
     }
 
 
-def test_simple_cnn_has_no_normalisation_whatever_the_setting() -> None:
+def test_simple_cnn_has_no_normalisation_and_says_so_where_one_is_chosen() -> None:
     kinds: list[NormKind] = ["bn", "none"]
     for kind in kinds:
         backbone = make_backbone(NetSettings("simple-cnn", norm=kind), (1, 28, 28))
         assert not list(backbone.buffers())
+    others: list[NormKind] = ["gn", "pn"]
+    for kind in others:
+        with pytest.raises(ConfigError, match=rf"net\.norm = '{kind}' .* 'simple-cnn' has none"):
+            make_backbone(NetSettings("simple-cnn", norm=kind), (1, 28, 28))
 
 
 def numpy_forward(x: np.ndarray, weights: dict[str, np.ndarray]) -> np.ndarray:

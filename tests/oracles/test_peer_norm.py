@@ -123,6 +123,14 @@ def test_a_pair_does_not_depend_on_the_others(var: Variance) -> None:
     assert torch.equal(pn(other)[[0, 4]], torch.stack([whole[0][0], whole[1][0]]))
 
 
+def test_the_views_of_a_pair_have_opposite_means_in_every_group() -> None:
+    """They give each other away: one view's means are the other's with the sign changed."""
+    torch.manual_seed(2)
+    x = torch.randn(6, 8, 3, 3) * 2 + torch.randn(6, 8, 1, 1)
+    one, two = PeerNorm(8, 4)(x).reshape(2, 3, 4, -1).mean(dim=3)
+    assert torch.allclose(one, -two, atol=1e-6) and one.abs().min() > 1e-3
+
+
 def test_the_pooled_variance_has_the_distance_of_the_means_more() -> None:
     """pooled = averaged + (mu_1 - mu_2)^2 / 4, read off the slope that each layer has in x."""
     one, two = normal(0, 1, 4, 3, 3), 2.0 * normal(1, 1, 4, 3, 3) + 5.0
@@ -165,6 +173,25 @@ def test_a_constant_image_is_the_shift_and_has_a_finite_gradient() -> None:
 def test_a_batch_that_is_not_whole_groups_of_views_is_an_error(views: int, size: int) -> None:
     with pytest.raises(ValueError, match=f"{views} views of every sample.* a batch of {size}"):
         PeerNorm(8, views=views)(torch.zeros(size, 8, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"channels": 0}, "not 0, 16 and 2"),
+        ({"channels": 8, "groups": 0}, "not 8, 0 and 2"),
+        ({"channels": 8, "views": 0}, "not 8, 16 and 0"),
+        ({"channels": 8, "var": "avg"}, "'pooled' or 'average', not 'avg'"),
+    ],
+)
+def test_what_no_layer_can_be_is_refused(fields: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        PeerNorm(**fields)
+
+
+def test_a_batch_of_other_channels_is_an_error() -> None:
+    with pytest.raises(ValueError, match="has 8 channels, the batch 4"):
+        PeerNorm(8)(torch.rand(4, 4, 6, 6))  # as many numbers as 8 channels of 3 x 6 pixels
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,11 @@ case it was memory that ran out. After two more deaths the client is lost.
 """
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -26,7 +23,7 @@ from coterie.core.exact import THREAD_VARIABLES
 from coterie.core.task import ClientInfo, Failure, Reply, Task
 from coterie.data.partition import Partition
 from coterie.engine.parts import Spec
-from coterie.executors import wire
+from coterie.executors import launch, wire
 
 _RETRIES = 2
 _START_SECONDS = 300.0
@@ -38,15 +35,7 @@ class Worker:
     """One worker process and what it has been told."""
 
     def __init__(self, spec: Spec, partition: Partition) -> None:
-        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
-        environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "coterie.executors.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,  # Ctrl-C reaches the main process alone, which then ends us
-        )
+        self.process = launch.start({**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")})
         assert self.process.stdin is not None and self.process.stdout is not None
         self._to, self._from = self.process.stdin.fileno(), self.process.stdout.fileno()
         self._hello = (
@@ -217,7 +206,12 @@ class Processes:
         self._lifecycle, self._encoding = threading.Lock(), threading.Lock()
         self._encoded: tuple[Payload | None, bytes] = (None, b"")
         self._workers: list[Worker] = []
-        self._workers += [self._start(slot) for slot in range(max(1, workers))]
+        try:
+            for slot in range(max(1, workers)):
+                self._workers.append(self._start(slot))
+        except BaseException:
+            self.close()
+            raise
 
     def clients(self) -> Sequence[ClientInfo]:
         """Everyone in the partition."""
@@ -296,14 +290,15 @@ class Processes:
                 return Reply(task.client, error=failure, seconds=time.monotonic() - start)
             except wire.Closed:
                 code = self._renew(slot)
-        reason = f"its worker died {_RETRIES + 1} times (last exit status {code})"
+        known = "unknown" if code is None else code
+        reason = f"its worker died {_RETRIES + 1} times (last exit status {known})"
         if code == -9:
             size = len(self._partition.train[task.client])
             reason += f", as when memory runs out; the client has {size} samples"
         return Reply(task.client, error=Failure("lost", reason), seconds=time.monotonic() - start)
 
-    def _renew(self, slot: int) -> int:
-        """Replace a worker; the exit status of the old one."""
+    def _renew(self, slot: int) -> int | None:
+        """Replace a worker; the exit status of the old one, if anyone knows it."""
         with self._lifecycle:
             if self._closed:
                 raise RunFailed("the executor was closed")
@@ -312,7 +307,7 @@ class Processes:
             if status is None:  # it closed its pipe a moment before it ended, or was late
                 status = self._workers[slot].process.returncode
             self._workers[slot] = self._start(slot)
-            return int(status)
+            return status
 
     def _broadcast(self, down: Payload) -> bytes:
         """The bytes of a broadcast, encoded once for all workers."""

@@ -1,7 +1,7 @@
-"""A worker process: `python -m coterie.executors.worker`, spoken to over its pipes.
+"""A worker process, spoken to over its pipes: a fork of the nursery, or started with `python -m`.
 
-It inherits no lock, imports no main script, and ends the moment its input closes, even in the
-middle of a task: whoever started it is gone then, and no file is ever half-written.
+It inherits no lock that is held, imports no main script, and ends the moment its input closes,
+even in the middle of a task: whoever started it is gone then, and no file is ever half-written.
 """
 
 import os

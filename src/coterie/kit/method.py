@@ -46,6 +46,9 @@ class Method(ABC):
     Of these nothing is private to a client, and BatchNorm statistics are the server's own whatever
     `net.bn_buffers` says."""
 
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """Keys of `[method]` that are other names of keys elsewhere: `{"mine": "objective.name"}`."""
+
     @abstractmethod
     def init(self, nets: "Nets") -> ServerState:
         """The server's state before the first round."""

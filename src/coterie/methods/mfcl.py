@@ -9,7 +9,8 @@ deep, the discriminator, on the representations that the clients' sensor makes o
 
 A round is one of federated averaging in `sense`, one upload in `upload`, one epoch of the server in
 `contrast`; `run.rounds` counts the epochs. The objective of the run is the server's: `simclr` (the
-paper's NT-Xent), `simsiam` or `byol`. `[local]` is how clients train the sensor.
+paper's NT-Xent), `simsiam` or `byol`; `method.server_objective` is another name of it. `[local]` is
+how clients train the sensor.
 
 Settled here, where the paper is open or its code differs (`nets/sensor.py` has the networks):
 
@@ -92,6 +93,7 @@ class MFCL(Method):
     server_warmup: Count = 10  # epochs
 
     objectives = ("simclr", "simsiam", "byol")
+    aliases: ClassVar = {"server_objective": "objective.name"}
     reduce: ClassVar = {_SENSOR: "mean"}
     leaves: ClassVar[str] = (
         "weights of the sensor, its number of samples, and representations of all its images, from "

@@ -18,7 +18,7 @@ class NetSettings:
 
     backbone: str = "simple-cnn"
     projection: Annotated[int, Ge(0)] = 256  # entries of z; 0: no projector
-    norm: NormKind = "bn"  # where the backbone has normalisation layers
+    norm: NormKind = "bn"  # where the backbone has normalisation layers; simple-cnn has none
     norm_first: NormKind | Literal[""] = ""  # of the first two in residual networks; "": as `norm`
     stem: Literal["cifar", "imagenet", "none"] = "cifar"  # of residual networks
     bn_buffers: Literal["average", "local"] = "average"  # "local": never sent, one set a client
@@ -44,4 +44,13 @@ def check_no_first_norm(settings: NetSettings) -> None:
         raise ConfigError(
             f"net.norm_first = {settings.norm_first!r} is for residual networks, and "
             f"net.backbone = {settings.backbone!r} is none; leave it empty or use 'resnet8'"
+        )
+
+
+def check_no_norm(settings: NetSettings) -> None:
+    """Say so where a norm is chosen for a backbone without any; "bn" is what it is by default."""
+    if settings.norm not in ("bn", "none"):
+        raise ConfigError(
+            f"net.norm = {settings.norm!r} is for networks with normalisation layers, and "
+            f"net.backbone = {settings.backbone!r} has none; leave it out or use 'resnet8' or 'mlp'"
         )

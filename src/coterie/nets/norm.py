@@ -15,7 +15,7 @@ channel; a single view is its own peer, which is GroupNorm. There are no running
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,13 @@ class PeerNorm(nn.Module):
         eps: float = 1e-3,
     ) -> None:
         super().__init__()
+        if min(channels, groups, views) < 1:
+            raise ValueError(
+                f"PeerNorm takes one channel, group and view or more, not {channels}, {groups} and "
+                f"{views}"
+            )
+        if var not in get_args(Variance):
+            raise ValueError(f"the variance of PeerNorm is 'pooled' or 'average', not {var!r}")
         self.channels, self.groups = channels, groups_of(channels, groups)
         self.views, self.var, self.eps = views, var, eps
         self.weight = nn.Parameter(torch.ones(channels))
@@ -54,6 +61,8 @@ class PeerNorm(nn.Module):
         """The normalised batch, in the same order."""
         if self.views == 1:
             return F.group_norm(x, self.groups, self.weight, self.bias, self.eps)
+        if x.shape[1] != self.channels:
+            raise ValueError(f"PeerNorm has {self.channels} channels, the batch {x.shape[1]}")
         if len(x) % self.views:
             raise ValueError(
                 f"PeerNorm takes {self.views} views of every sample, one view of all samples after "

@@ -12,6 +12,7 @@ from plotly.offline import get_plotlyjs
 from coterie.core.errors import CheckpointError
 from coterie.report import curves, tables
 from coterie.report.chart import Chart
+from coterie.report.embedding import embedding
 from coterie.report.partition_chart import partition
 from coterie.report.read import Run, read_run
 from coterie.report.summary import Headline, headline
@@ -91,6 +92,10 @@ def _body(run: Run, title: str) -> Iterator[str]:
     if split.heterogeneity:
         yield "<h4>How much the clients differ</h4>"
         yield tables.table([(k, f"{v:.4g}") for k, v in split.heterogeneity.items()], number=1)
+    drawn, said = embedding(run.folder)
+    if said:
+        yield f"<h2>Representations</h2>{note(said)}"
+        yield figures(drawn)
     if others := curves.others(history, metric):
         yield "<h2>Further metrics</h2>"
         yield figures(others, "charts small")

@@ -31,18 +31,18 @@ from coterie.core.errors import RunFailed
 from coterie.engine.files import replace_durably
 from coterie.experiment import prepare
 from coterie.report.page import document
+from coterie.report.scatter import Scatter, in_plane
 from coterie.reproduce.features import (
     ARRAYS,
     NUMBERS,
     PAGE,
     finished,
-    in_plane,
     projected,
     save_arrays,
 )
 from coterie.reproduce.recipe import Features
 from coterie.reproduce.run import Found
-from coterie.reproduce.scatter import Scatter, body
+from coterie.reproduce.scatter import body
 from coterie.runner import MODEL
 
 NEIGHBOURS, MOST = 10, 15

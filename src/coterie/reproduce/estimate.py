@@ -4,8 +4,8 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from coterie.engine.loop import rounds_of
 from coterie.engine.site import Site
 from coterie.experiment import Experiment, prepare
 from coterie.report.words import counted, duration
+from coterie.reproduce.estimate_stages import ALONE, Line, measure_stages, stage_seconds
 from coterie.reproduce.plan import Cell, Plan, run_folder
 
 _FEW, _MORE = 2, 6  # optimiser steps: what both take alike is not the steps'
@@ -33,6 +34,7 @@ class Cost:
     task: float  # a client's task but for its steps
     step: float
     sample: float  # of the test set
+    stages: Mapping[str, Line] = field(default_factory=dict)  # instead, where the server has rounds
 
 
 def describe(plan: Plan, out: Path) -> Iterator[str]:
@@ -111,8 +113,10 @@ def _alike(config: Config) -> str:
 
 def measure(config: Config, folder: Path) -> Cost | str:
     """Time a client's task with few and with more steps, and a pass over some test samples."""
-    if any(stage.cohort == "none" for stage in config.method.stages(config.run.rounds)):
-        return "cannot be estimated: it has rounds on the server alone"
+    if any(stage.cohort == ALONE for stage in config.method.stages(config.run.rounds)):
+        whole = prepare(config, folder)
+        lines = measure_stages(whole, folder)
+        return lines if isinstance(lines, str) else Cost(0.0, 0.0, _per_sample(whole), lines)
     sites = {}
     for steps in (_FEW, _MORE):
         tables = configuration.resolve(config.tables, {"local": {"steps": steps}})
@@ -163,7 +167,8 @@ def seconds(experiment: Experiment, cost: Cost) -> float:
     training = sum(cost.task + cost.step * _steps(config, size) for size in sizes.values())
     invited = max(1, int(len(sizes) * config.cohort.fraction + 1e-9)) / len(sizes)
     every = config.evaluate.every
-    evaluations = math.ceil(config.run.rounds / every) if every else 1
+    total = sum(stage.rounds for stage in experiment.parts.method.stages(config.run.rounds))
+    evaluations = math.ceil(total / every) if every else 1
     times = {
         where: sum(
             1 if name in config.evaluate.last else evaluations
@@ -180,7 +185,10 @@ def seconds(experiment: Experiment, cost: Cost) -> float:
     if method.model(method.init(experiment.parts.nets(METHOD))) is None:
         # every client's own model is tested, where it lies
         own, tested = own + tested * len(sizes), 0.0
-    return config.run.rounds * invited * training / workers + own / workers + tested
+    trained = config.run.rounds * invited * training / workers
+    if cost.stages:
+        trained = stage_seconds(experiment, cost.stages, workers)
+    return trained + own / workers + tested
 
 
 def _steps(config: Config, samples: int) -> int:

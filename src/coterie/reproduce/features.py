@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from sklearn.manifold import TSNE
-from threadpoolctl import threadpool_limits
 
 from coterie.config import Config
 from coterie.core import exact, seeds
@@ -32,13 +30,13 @@ from coterie.engine.site import Site
 from coterie.engine.store import CheckpointStore
 from coterie.experiment import Experiment, prepare
 from coterie.report.page import document
+from coterie.report.scatter import Scatter, in_plane
 from coterie.reproduce.recipe import Features
 from coterie.reproduce.run import Found
-from coterie.reproduce.scatter import Scatter, body
+from coterie.reproduce.scatter import body
 from coterie.runner import MODEL
 
 PAGE, ARRAYS, NUMBERS = "features.html", "features.npz", "features.json"
-_NEIGHBOURS = 30  # t-SNE's perplexity, where there are points enough
 
 
 @dataclass(frozen=True)
@@ -187,15 +185,6 @@ def embed(panels: Sequence[Panel]) -> list[np.ndarray]:
     """Two coordinates for every point by t-SNE, the panels of a row together."""
     ends = np.cumsum([len(panel.y) for panel in panels])
     return np.split(in_plane(np.concatenate([panel.z for panel in panels])), ends[:-1])
-
-
-def in_plane(vectors: np.ndarray) -> np.ndarray:
-    """t-SNE by cosine, always from the same start."""
-    perplexity = min(_NEIGHBOURS, max(2, len(vectors) // 4))
-    tsne = TSNE(2, perplexity=perplexity, init="pca", random_state=0, metric="cosine")
-    with threadpool_limits(1):  # a few threads that wait for each other are slower than one
-        places: np.ndarray = tsne.fit_transform(vectors)
-    return places
 
 
 def agreement(panels: Sequence[Panel]) -> dict[str, float]:

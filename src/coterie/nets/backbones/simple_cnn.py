@@ -2,17 +2,17 @@
 
     Conv(c, 6, 5) ReLU MaxPool2 - Conv(6, 16, 5) ReLU MaxPool2 - FC(., 120) ReLU - FC(120, 84) ReLU
 
-At 3 x 32 x 32 it has 61,156 parameters, as published. It has no normalisation layer whatever
-`net.norm` says. Images below 20 pixels would be used up by the unpadded convolutions, so there
-both are padded by two. With `net.kernel = "native"` each convolution is done together with what
-follows it, by a kernel in C.
+At 3 x 32 x 32 it has 61,156 parameters, as published. It has no normalisation layer, so other
+values of `net.norm` than the default and `none` are refused. Images below 20 pixels would be used
+up by the unpadded convolutions, so there both are padded by two. With `net.kernel = "native"` each
+convolution is done together with what follows it, by a kernel in C.
 """
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import ConfigError
-from coterie.nets.build import Backbone, NetSettings, check_no_first_norm
+from coterie.nets.build import Backbone, NetSettings, check_no_first_norm, check_no_norm
 from coterie.nets.native import layers
 
 _PADDED_BELOW = 20
@@ -89,6 +89,7 @@ class SimpleCNN(Backbone):
 def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
     """The network for images of `shape`."""
     check_no_first_norm(settings)
+    check_no_norm(settings)
     if len(shape) != 3 or min(shape[1:]) < _SMALLEST:
         raise ConfigError(
             f"net.backbone = 'simple-cnn' takes images of at least {_SMALLEST} x {_SMALLEST} "
