@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import TypeAdapter, ValidationError
 
 from coterie.core import registry
@@ -217,8 +216,10 @@ def resolve(tables: Tables, overrides: Tables | None = None, name: str = "custom
             back = {new: old for old, new in _SPELLING.items()}
             found = asdict(built[table])
             resolved[table] = {back.get(key, key): _plain(value) for key, value in found.items()}
-    built["net"] = _with_kernel(built["net"], built["run"], built["executor"])
-    resolved["net"]["kernel"] = built["net"].kernel
+    devices = (built["run"].device, *built["executor"].devices)
+    kernel = kernel_in_use(built["net"].kernel, devices)  # a run resumes only under the same
+    built["net"] = replace(built["net"], kernel=kernel)
+    resolved["net"]["kernel"] = kernel
     config = Config(name, resolved, **built, evaluators=_evaluators(built["evaluate"]))
     _check_together(config)
     return config
@@ -338,14 +339,6 @@ def _evaluators(table: EvaluateTable) -> dict[str, Evaluator | FederatedEvaluato
             "choose one of them"
         )
     return found
-
-
-def _with_kernel(net: NetSettings, run: RunSettings, executor: ExecutorSettings) -> NetSettings:
-    """The settings with the kernel that will be used, so that a run resumes only under the same."""
-    devices = [run.device, *executor.devices]
-    found = "cuda" if "auto" in devices and torch.cuda.is_available() else "cpu"
-    named = tuple(found if device == "auto" else device for device in devices)
-    return replace(net, kernel=kernel_in_use(net.kernel, named))
 
 
 def _check_table(name: str) -> None:

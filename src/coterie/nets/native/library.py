@@ -139,5 +139,7 @@ def _asked(kernel: KernelKind) -> tuple[str, str]:
 
 
 def _elsewhere(devices: tuple[str, ...]) -> str | None:
-    """The first device that is no CPU."""
-    return next((device for device in devices if not device.startswith("cpu")), None)
+    """The first device that is no CPU; "auto" is a GPU where there is one."""
+    auto = "cuda" if "auto" in devices and torch.cuda.is_available() else "cpu"
+    named = (auto if device == "auto" else device for device in devices)
+    return next((device for device in named if not device.startswith("cpu")), None)
