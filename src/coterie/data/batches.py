@@ -140,7 +140,7 @@ class DataShard:
             source = self._dataset.x_test if test else self._dataset.x_train
             rows = self._rows[test]
             images = self._shift.images(source[rows], rows, test)
-            self._images[test] = torch.from_numpy(images).to(self._device)
+            self._images[test] = torch.from_numpy(images).to(self._device).contiguous()
         return self._images[test]
 
     def _bytes(self, test: bool) -> bool:
