@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test check format bench endurance clean
+.PHONY: help install demo test check check-native format bench endurance clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 NATIVE := $(wildcard src/coterie/nets/native/*.[ch]) src/coterie/nets/native/build.py hatch_build.py
 
@@ -34,6 +34,9 @@ check: install ## format, lint, types and the quick tests, under two minutes
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+check-native: install ## the kernels' own tests, with the address and undefined-behaviour sanitizers watching
+	$(BIN)/python tests/native/sanitize.py
 
 format: install ## rewrite the files in the house format
 	$(BIN)/ruff format .

@@ -1,6 +1,8 @@
-"""Which kernels are used: chosen by configuration, environment and device, or why there are none."""
+"""Which kernels are used, by configuration, environment and device; or why there are none."""
 
 import _ctypes
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -194,3 +196,27 @@ def test_the_kernel_is_a_part_of_what_a_run_is(
     assert "net.kernel" in str(raised.value) and "\n" not in str(raised.value)
     assert raised.value.exit_code == 2
     assert toy.outputs(tmp_path / "run") == before
+
+
+DIGEST = """
+import hashlib, torch
+from coterie.nets.native.layers import conv_relu_pool
+generator = torch.Generator().manual_seed(3)
+sizes = ((37, 5, 12, 11), (7, 5, 5, 5), (7,))
+x, weight, bias = (torch.randn(size, generator=generator) for size in sizes)
+for leaf in (x, weight, bias):
+    leaf.requires_grad_()
+y = conv_relu_pool(x, weight, bias)
+y.square().sum().backward()
+parts = [one.detach().contiguous().numpy().tobytes() for one in (y, x.grad, weight.grad, bias.grad)]
+found = hashlib.sha256(b"".join(parts)).hexdigest()
+"""
+
+
+@needs_kernels
+def test_another_process_gives_the_same_bits() -> None:
+    here: dict[str, str] = {}
+    exec(DIGEST, here)
+    command = [sys.executable, "-c", f"{DIGEST}\nprint(found)"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == here["found"]
