@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test check format bench endurance clean
+.PHONY: help install demo test check check-native format bench endurance clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-$(STAMP): pyproject.toml constraints.txt
+NATIVE := $(wildcard src/coterie/nets/native/*.[ch]) src/coterie/nets/native/build.py hatch_build.py
+
+$(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
@@ -33,11 +35,15 @@ check: install ## format, lint, types and the quick tests, under two minutes
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
+check-native: install ## the kernels' own tests, with the address and undefined-behaviour sanitizers watching
+	$(BIN)/python tests/native/sanitize.py
+
 format: install ## rewrite the files in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 bench: install ## ratios to a bare PyTorch loop and to FedAvg (DATA=DIR: real CIFAR-10)
+	$(BIN)/python benchmarks/speed/kernels.py
 	$(BIN)/python benchmarks/speed/round.py $(if $(DATA),--data $(DATA))
 	$(BIN)/python benchmarks/speed/methods.py $(if $(DATA),--data $(DATA))
 

@@ -9,7 +9,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from coterie.kit.objective import Objective
 from coterie.kit.optimizers import Local
 from coterie.kit.server_optimizer import ServerOptimizer
 from coterie.nets.build import NetSettings
+from coterie.nets.native.library import kernel_in_use
 from coterie.settings import (
     DataSettings,
     EvaluateTable,
@@ -215,6 +216,10 @@ def resolve(tables: Tables, overrides: Tables | None = None, name: str = "custom
             back = {new: old for old, new in _SPELLING.items()}
             found = asdict(built[table])
             resolved[table] = {back.get(key, key): _plain(value) for key, value in found.items()}
+    devices = (built["run"].device, *built["executor"].devices)
+    kernel = kernel_in_use(built["net"].kernel, devices)  # a run resumes only under the same
+    built["net"] = replace(built["net"], kernel=kernel)
+    resolved["net"]["kernel"] = kernel
     config = Config(name, resolved, **built, evaluators=_evaluators(built["evaluate"]))
     _check_together(config)
     return config

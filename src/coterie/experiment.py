@@ -29,6 +29,7 @@ from coterie.engine.site import Site
 from coterie.engine.tensorboard import check_installed
 from coterie.executors.processes import Processes
 from coterie.executors.serial import Serial
+from coterie.nets.native.library import loaded
 
 Given = tuple[Dataset, Partition]
 _SITES = (GIVEN, "sites")  # data.name of data that are not Coterie's to put together
@@ -110,6 +111,12 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
     return experiment
 
 
+def _environment(spec: Spec) -> dict[str, str]:
+    """What a resumed run must find again to give the same bits."""
+    kernels = {"kernels": loaded().variant} if spec.net.kernel == "native" else {}
+    return exact.environment(spec.device) | kernels
+
+
 def make_plan(experiment: Experiment, folder: Path) -> Plan:
     """What the loop is asked to do."""
     config, dataset = experiment.config, experiment.dataset
@@ -118,12 +125,13 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
     if dataset.groups is not None and (dataset.groups.test == NOBODY).any():
         order = order[dataset.groups.test[order] == NOBODY]  # the others are held out by clients
     train = np.sort(np.concatenate(list(experiment.partition.train.values())))
-    everything = DataShard(dataset, train, order, device=experiment.spec.device)
+    device, lanes = experiment.spec.device, experiment.parts.nets(METHOD).in_lanes
+    everything = DataShard(dataset, train, order, device=device, in_lanes=lanes)
     holdout = None
     if len(experiment.held):
         mirrored = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train)
         drawn = seeds.generator(0, "holdout-order").permutation(experiment.held)
-        holdout = DataShard(mirrored, train, drawn, device=experiment.spec.device)
+        holdout = DataShard(mirrored, train, drawn, device=device, in_lanes=lanes)
     return Plan(
         rounds=config.run.rounds,
         cohort=config.cohort,
@@ -131,7 +139,7 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
         checkpoint=config.checkpoint,
         evaluation=Evaluation(config.evaluate, everything, holdout),
         folder=folder,
-        environment=exact.environment(experiment.spec.device),
+        environment=_environment(experiment.spec),
     )
 
 

@@ -193,7 +193,7 @@ def _standing(plan: Plan, allow_inexact: bool, recorders: Sequence[Recorder]) ->
         for record in recorders:
             record(NoteEvent(f"a checkpoint is broken, the one before is used: {complaint}"))
     for name, value in plan.environment.items():
-        before = position.environment.get(name)
+        before = position.environment.get(name, value)  # older checkpoints say less
         if before != value and not allow_inexact:
             raise ConfigError(
                 f"the run was made with {name} {before}, this is {name} {value}: the bits would "

@@ -331,6 +331,7 @@ def test_doctor_finds_this_machine_fit(tmp_path: Path, command: Command) -> None
     assert not list(tmp_path.iterdir())
     for word in ("coterie", "python", "torch", "cpu", "cores", "GiB", "cache", "writable"):
         assert word in said
+    assert re.search(r"^kernel +(native, (avx512|avx2|generic)|torch: .+)$", said, re.MULTILINE)
     assert re.search(r"^executors +serial = processes, [\d.]+ s$", said, re.MULTILINE)
 
 

@@ -33,7 +33,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "methods": ("core", "nets", "kit", "methods"),
     "objectives": ("core", "nets", "kit", "objectives"),
     "evaluate": ("core", "nets", "kit", "evaluate"),
-    "data": ("core", "kit", "data"),
+    "data": ("core", "kit", "nets.native", "data"),
     "engine": ("core", "kit", "engine"),
     "engine.site": ("core", "nets", "kit", "data", "engine"),
     "engine.parts": ("core", "nets", "kit", "data", "engine"),

@@ -17,12 +17,13 @@ _PACKAGES = ("torch", "numpy", "safetensors", "scikit-learn", "pydantic", "typer
 
 
 def doctor() -> None:
-    """Check versions, devices, cores, memory, cache, and that two executors agree."""
+    """Check versions, devices, kernels, memory, cache, and that two executors agree."""
     import torch
 
     import coterie
     from coterie.core.exact import cores
     from coterie.data.datasets import default_cache
+    from coterie.nets.native.library import in_words
 
     _line("coterie", f"{coterie.__version__}, {Path(coterie.__file__).parent}")
     _line("python", f"{platform.python_version()}, {sys.executable}")
@@ -31,6 +32,7 @@ def doctor() -> None:
     _line("devices", ", ".join(["cpu", *devices]))
     capability = torch.backends.cpu.get_cpu_capability()
     _line("processor", f"{platform.machine()}, vectors {capability}, {cores()} cores")
+    _line("kernel", in_words(("auto",)))
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     _line("memory", f"{pages / 2**30:.1f} GiB")
     cache = default_cache()

@@ -19,21 +19,25 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 def exact_arithmetic() -> Iterator[None]:
     """One torch thread and deterministic kernels; as it was before, afterwards.
 
-    One and two threads add up in different orders and give different bits.
+    One and two threads add up in different orders and give different bits. With deterministic
+    kernels torch also fills memory that an operation is about to write, which only costs time.
     """
     threads = torch.get_num_threads()
     deterministic = torch.get_deterministic_debug_mode()
     benchmark = torch.backends.cudnn.benchmark
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.set_num_threads(1)
     # the same as use_deterministic_algorithms(True), which imports the compiler: a second or more
     torch.set_deterministic_debug_mode("error")
     torch.backends.cudnn.benchmark = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         yield
     finally:
         torch.set_num_threads(threads)
         torch.set_deterministic_debug_mode(deterministic)
         torch.backends.cudnn.benchmark = benchmark
+        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
 def cores() -> int:

@@ -6,14 +6,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.data.augment import Augment, Normalise, Table, Unchanged, named
+from coterie.data.augment import Augment, CropFlip, Normalise, Table, Unchanged, named
 from coterie.data.datasets import Dataset
 from coterie.data.skew import Shift
 from coterie.kit.objective import Batch, Stretch
 from coterie.kit.optimizers import Local
+from coterie.nets.native.images import gather
 
 _RESIDENT_BYTES = 256 * 2**20  # up to so large a shard is normalised once, not per batch
 _AHEAD = 4  # batches that are prepared together
+_IMAGE_AXES = 4
 
 
 def cut(samples: int, batch_size: int, drop_last: bool) -> list[tuple[int, int]]:
@@ -45,11 +47,12 @@ class DataShard:
         augment: str = "none",
         device: torch.device | str = "cpu",
         shift: Shift | None = None,
+        in_lanes: bool = False,  # samples innermost in memory, where that can be done in one pass
     ) -> None:
         self.classes = dataset.classes
         self._dataset, self._rows = dataset, {False: train, True: test}
         self._augment, self._device = augment, torch.device(device)
-        self._shift = shift or Shift()
+        self._shift, self._in_lanes = shift or Shift(), in_lanes
         self._normalise = Normalise(dataset.mean, dataset.std)
         self._images: dict[bool, Tensor] = {}
         self._ready: dict[bool, Tensor] = {}
@@ -79,6 +82,9 @@ class DataShard:
         wanted = local.steps or local.epochs * steps_an_epoch
         labels, transforms = self.labels, [self._transform(view) for view in views]
         plain = isinstance(transforms[0], Unchanged)
+        ahead = _AHEAD
+        if all(isinstance(one, Unchanged | CropFlip) for one in transforms) and self._bytes(False):
+            ahead = 1  # batch by batch, each laid out by itself
         taken, epoch = 0, 0
         while taken < wanted:
             order = torch.from_numpy(draw(f"order/{epoch}").permutation(len(self)))
@@ -90,7 +96,7 @@ class DataShard:
             for position, (start, stop) in enumerate(bounds):
                 rows, last = order[start:stop], position == len(bounds) - 1
                 if position == edge:
-                    edge += min(_AHEAD, len(bounds) - position, (wanted - taken) * local.accumulate)
+                    edge += min(ahead, len(bounds) - position, (wanted - taken) * local.accumulate)
                     first = start
                     stretch = self._stretch(order[first : bounds[edge - 1][1]], transforms, tables)
                 pictures = tuple(view[start - first : stop - first] for view in stretch.views)
@@ -134,11 +140,18 @@ class DataShard:
             source = self._dataset.x_test if test else self._dataset.x_train
             rows = self._rows[test]
             images = self._shift.images(source[rows], rows, test)
-            self._images[test] = torch.from_numpy(images).to(self._device)
+            self._images[test] = torch.from_numpy(images).to(self._device).contiguous()
         return self._images[test]
+
+    def _bytes(self, test: bool) -> bool:
+        """Whether batches come from bytes in one native pass."""
+        images = self._stored(test)
+        return self._in_lanes and images.dtype == torch.uint8 and images.ndim == _IMAGE_AXES
 
     def _plain(self, rows: Tensor, test: bool) -> Tensor:
         images = self._stored(test)
+        if self._bytes(test):
+            return gather(images, rows, self._normalise.mean, self._normalise.std)
         if test not in self._ready and images.numel() * 4 <= _RESIDENT_BYTES:
             self._ready[test] = self._normalise(self._normalise.unit(images))
         if test in self._ready:
@@ -148,6 +161,16 @@ class DataShard:
     def _view(self, transform: Augment, rows: Tensor, table: Table) -> Tensor:
         if isinstance(transform, Unchanged):
             return self._plain(rows, test=False)
+        if isinstance(transform, CropFlip) and self._bytes(False):
+            return gather(
+                self._stored(False),
+                rows,
+                self._normalise.mean,
+                self._normalise.std,
+                **table,
+                padding=transform.padding,
+                reflect=transform.border == "reflect",
+            )
         images = self._normalise.unit(self._stored(test=False)[rows])
         return self._normalise(transform(images, rows, table))
 

@@ -100,6 +100,7 @@ class Parts:
                 local_buffers=self.spec.net.bn_buffers == "local",
                 central=self._builder(self.program(program)).central,
                 device=self.spec.device,
+                native=self.spec.net.kernel == "native",
             )
         return self._nets[program]
 

@@ -189,7 +189,14 @@ class Site:
             test, shift = np.arange(len(self.dataset.y_test)), None
         else:
             test, shift = self.partition.test[client], self.partition.shifts.get(client)
-        return DataShard(self.dataset, train, test, device=self.spec.device, shift=shift)
+        return DataShard(
+            self.dataset,
+            train,
+            test,
+            device=self.spec.device,
+            shift=shift,
+            in_lanes=self._in_lanes(),
+        )
 
     def _shard(self, task: Task) -> DataShard:
         return DataShard(
@@ -199,7 +206,11 @@ class Site:
             augment=self.spec.augment,
             device=self.spec.device,
             shift=self.partition.shifts.get(task.client),
+            in_lanes=self._in_lanes(),
         )
+
+    def _in_lanes(self) -> bool:
+        return self.parts.nets(METHOD).in_lanes
 
 
 def _program(task: Task) -> str:

@@ -1,15 +1,16 @@
 """Worker processes on this machine, one torch thread each.
 
-Every worker has a thread here that feeds it. Replies are handed on in the order of the tasks,
-and no task starts more than twice the number of workers ahead of what was handed on, so memory
-does not grow with the cohort. A worker that dies is replaced and its task done again: alone, in
+Every worker has a thread here that feeds it. Replies are handed on in the order of the tasks. Of
+the tasks that may start, the largest goes first, so that the workers end a round together; none
+starts further ahead of what was handed on than replies fit into `_AHEAD_BYTES`, so memory does not
+grow with the cohort. A worker that dies is replaced and its task done again: alone, in
 case it was memory that ran out. After two more deaths the client is lost.
 """
 
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -26,6 +27,8 @@ from coterie.executors import launch, wire
 
 _RETRIES = 2
 _START_SECONDS = 300.0
+_AHEAD_BYTES = 64 * 2**20
+_AHEAD_MOST = 32  # tasks
 
 
 class Worker:
@@ -103,11 +106,17 @@ class _Gate:
 
 
 class _Queue:
-    """The tasks of one `run`, handed out in order and answered in order."""
+    """The tasks of one `run`, handed out by size and answered in order.
 
-    def __init__(self, tasks: Iterable[Task], ahead: int) -> None:
-        self._tasks, self._ahead = iter(tasks), ahead
+    `fewest` tasks may always be under way or wait for their turn to be handed on, more where their
+    replies, about as large as their broadcast, are small.
+    """
+
+    def __init__(self, tasks: Iterable[Task], fewest: int, size: Callable[[Task], int]) -> None:
+        self._tasks, self._fewest, self._size = iter(tasks), fewest, size
+        self._ahead = fewest
         self._condition = threading.Condition()
+        self._pending: list[tuple[int, Task]] = []
         self._next = self._handed_on = 0
         self._answers: dict[int, Reply] = {}
         self._count: int | None = None
@@ -115,20 +124,30 @@ class _Queue:
         self.stopped = False
 
     def take(self) -> tuple[int, Task] | None:
-        """The next task, as soon as it is not too far ahead; None when there is none."""
+        """The largest task that is not too far ahead; None when there is none."""
         with self._condition:
             self._condition.wait_for(
-                lambda: self.stopped or self._next < self._handed_on + self._ahead
+                lambda: self.stopped or self._fill() or self._count is not None
             )
-            if self.stopped or self._count is not None:
+            if self.stopped or not self._pending:
                 return None
+            largest = max(self._pending, key=lambda job: (self._size(job[1]), -job[0]))
+            self._pending.remove(largest)
+            return largest
+
+    def _fill(self) -> bool:
+        """Draw all tasks that may start by now; whether there is one."""
+        while self._count is None and self._next < self._handed_on + self._ahead:
             task = next(self._tasks, None)
             if task is None:
                 self._count = self._next
                 self._condition.notify_all()
-                return None
+                break
+            self._pending.append((self._next, task))
             self._next += 1
-            return self._next - 1, task
+            fitting = min(_AHEAD_BYTES // max(1, task.down.nbytes()), _AHEAD_MOST)
+            self._ahead = max(self._fewest, fitting)
+        return bool(self._pending)
 
     def answer(self, place: int, reply: Reply) -> None:
         """Hand in a reply."""
@@ -200,7 +219,7 @@ class Processes:
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Reply]:
         """Answer the tasks in order, side by side."""
-        jobs = self._jobs = _Queue(tasks, ahead=2 * len(self._workers))
+        jobs = self._jobs = _Queue(tasks, 2 * len(self._workers), self._samples)
         self._threads = [
             threading.Thread(target=self._feed, args=(slot, jobs), daemon=True)
             for slot in range(len(self._workers))
@@ -232,6 +251,11 @@ class Processes:
         for thread in self._threads:
             if thread.ident is not None:  # an interrupt may come before all of them are started
                 thread.join()
+
+    def _samples(self, task: Task) -> int:
+        """How much work a task is."""
+        share = self._partition.train if task.op == "update" else self._partition.test
+        return len(share[task.client])
 
     def _start(self, slot: int) -> Worker:
         device = self._devices[slot % len(self._devices)]

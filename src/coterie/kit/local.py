@@ -10,7 +10,7 @@ from coterie.core.bundle import Tensors
 from coterie.core.errors import Diverged
 from coterie.kit.context import ClientContext
 from coterie.kit.objective import Batch, Loss
-from coterie.kit.optimizers import Local, make_optimizer
+from coterie.kit.optimizers import Local, local_optimizer
 from coterie.nets.heads import Network
 
 
@@ -44,7 +44,7 @@ class Stepper:
         freeze_all_but(net, tuple(only))
         self._trained = [p for p in net.parameters() if p.requires_grad]
         rate = self.local.rate(ctx.round) if lr is None else lr
-        self._optimizer = make_optimizer(self.local, self._trained, rate)
+        self._optimizer = local_optimizer(self.local, self._trained, rate, ctx.native)
 
     def __call__(self, loss: Loss, batch: Batch) -> bool:
         """Descend one batch's loss; True when that completed an optimiser step."""

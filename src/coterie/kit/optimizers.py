@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from coterie.core.errors import ConfigError
 from coterie.core.task import Round
 from coterie.kit.fields import Count, Decay, NonNegative, Positive, PositiveCount
+from coterie.nets.native.sgd import FlatSGD, takes
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,21 @@ class LARS(torch.optim.Optimizer):
         velocity = self.state[weight].setdefault("velocity", torch.zeros_like(weight))
         velocity.mul_(group["momentum"]).add_(gradient)
         weight.sub_(velocity, alpha=group["lr"])
+
+
+def local_optimizer(
+    local: Local, parameters: list[nn.Parameter], lr: float, native: bool
+) -> torch.optim.Optimizer | FlatSGD:
+    """What a client's steps are made by; SGD is one pass over a flat buffer where kernels are."""
+    if native and local.optimizer == "sgd" and takes(parameters):
+        return FlatSGD(
+            parameters,
+            lr=lr,
+            momentum=local.momentum,
+            nesterov=local.nesterov,
+            weight_decay=local.weight_decay,
+        )
+    return make_optimizer(local, parameters, lr)
 
 
 def make_optimizer(

@@ -93,7 +93,9 @@ class Nets(Mapping[str, Network]):
         local_buffers: bool = False,
         central: Mapping[str, tuple[str, ...]] | None = None,
         device: str = "cpu",
+        native: bool = False,
     ) -> None:
+        self.native = native
         self._central = dict(central or {})
         self._initial = {key: net.eval() for key, net in initial.items()}
         self._start = {key: _copies(net) for key, net in initial.items()}
@@ -115,6 +117,11 @@ class Nets(Mapping[str, Network]):
         self._scratch: dict[tuple[str, str], Network] = {}
         self._frozen: dict[str, list[Network]] = {}
         self._lent: dict[str, int] = {}
+
+    @property
+    def in_lanes(self) -> bool:
+        """Whether a network wants the samples of a batch innermost in memory."""
+        return any(getattr(net.backbone, "in_lanes", False) for net in self._initial.values())
 
     def __getitem__(self, key: str) -> Network:
         return self._initial[key]

@@ -8,6 +8,7 @@ from annotated_types import Ge
 from torch import nn
 
 from coterie.core.errors import ConfigError
+from coterie.nets.native.library import KernelKind
 from coterie.nets.norm import NormKind
 
 
@@ -21,12 +22,14 @@ class NetSettings:
     norm_first: NormKind | Literal[""] = ""  # of the first two in residual networks; "": as `norm`
     stem: Literal["cifar", "imagenet", "none"] = "cifar"  # of residual networks
     bn_buffers: Literal["average", "local"] = "average"  # "local": never sent, one set a client
+    kernel: KernelKind = "auto"  # "native": in C; "auto": that, where it was built and on a CPU
 
 
 class Backbone(nn.Module):
     """A module that maps a batch to vectors of length `width`."""
 
     width: int
+    in_lanes = False  # whether its first layer wants the samples of a batch innermost in memory
 
 
 def make_backbone(settings: NetSettings, shape: tuple[int, ...]) -> Backbone:

@@ -4,7 +4,8 @@
 
 At 3 x 32 x 32 it has 61,156 parameters, as published. It has no normalisation layer, so other
 values of `net.norm` than the default and `none` are refused. Images below 20 pixels would be used
-up by the unpadded convolutions, so there both are padded by two.
+up by the unpadded convolutions, so there both are padded by two. With `net.kernel = "native"` each
+convolution is done together with what follows it, by a kernel in C.
 """
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from coterie.core.errors import ConfigError
 from coterie.nets.build import Backbone, NetSettings, check_no_first_norm, check_no_norm
+from coterie.nets.native import layers
 
 _PADDED_BELOW = 20
 _SMALLEST = 4
@@ -43,8 +45,9 @@ class SimpleCNN(Backbone):
 
     width = 84
 
-    def __init__(self, channels: int, height: int, width: int) -> None:
+    def __init__(self, channels: int, height: int, width: int, native: bool = False) -> None:
         super().__init__()
+        self.in_lanes = native
         padding = 2 if min(height, width) < _PADDED_BELOW else 0
         self.features = nn.Sequential(
             nn.Conv2d(channels, 6, 5, padding=padding),
@@ -68,8 +71,19 @@ class SimpleCNN(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, c, rows, columns) -> (n, 84)."""
-        h: Tensor = self.top(self.features(x))
+        h: Tensor = self.top(self._convolved(x))
         return h
+
+    def _convolved(self, x: Tensor) -> Tensor:
+        if not (self.in_lanes and layers.takes(x)):
+            features: Tensor = self.features(x)
+            return features
+        for place in (0, 3):
+            convolution = self.features[place]
+            assert isinstance(convolution, nn.Conv2d) and convolution.bias is not None
+            padding = int(convolution.padding[0])
+            x = layers.conv_relu_pool(x, convolution.weight, convolution.bias, padding)
+        return x.flatten(1)
 
 
 def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
@@ -81,4 +95,4 @@ def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
             f"net.backbone = 'simple-cnn' takes images of at least {_SMALLEST} x {_SMALLEST} "
             f"pixels, the data has samples of shape {shape}; try net.backbone = 'mlp'"
         )
-    return SimpleCNN(*shape)
+    return SimpleCNN(*shape, native=settings.kernel == "native")

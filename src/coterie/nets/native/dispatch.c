@@ -1,0 +1,18 @@
+/* Which of the compiled variants this processor can run, the fastest first. */
+#include "lanes.h"
+
+EXPORT const char *coterie_sources(void) { return SOURCES; }
+
+EXPORT const char *coterie_variants(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    const int fused = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (fused && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return "avx512 avx2 generic";
+    if (fused)
+        return "avx2 generic";
+#endif
+    return "generic";
+}
