@@ -1,4 +1,4 @@
-"""The native kernels against eager torch, one thread, taking turns in one process.
+"""The native kernels against eager torch, one thread, taking turns of a few calls in one process.
 
     make bench                 also the rounds of round.py and methods.py
 
@@ -31,6 +31,7 @@ from coterie.nets.native.sgd import FlatSGD
 HERE = Path(__file__).parent
 BATCH, SHAPE = 64, (3, 32, 32)
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+WARM, TIMED = 3, 10  # calls in a row
 Work = Callable[[], Any]
 
 
@@ -79,6 +80,16 @@ def steps() -> dict[str, Work]:
     return found
 
 
+def several(work: Work) -> list[float]:
+    """Seconds of a few calls in a row; the first ones bring their own data into the caches."""
+    found = []
+    for _ in range(WARM + TIMED):
+        begin = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - begin)
+    return found[WARM:]
+
+
 def measure(turns: int) -> dict[str, Any]:
     """Milliseconds of every piece of work under both kernels."""
     x = torch.randn(BATCH, *SHAPE)
@@ -93,12 +104,9 @@ def measure(turns: int) -> dict[str, Any]:
     found: dict[str, Any] = {"vectors": loaded().variant, "torch": torch.__version__}
     for name, kinds in works.items():
         seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
-        for turn in range(turns + 5):
+        for _ in range(turns):
             for kind, work in kinds.items():
-                begin = time.perf_counter()
-                work()
-                if turn >= 5:
-                    seconds[kind].append(time.perf_counter() - begin)
+                seconds[kind] += several(work)
         medians = {kind: 1e3 * statistics.median(values) for kind, values in seconds.items()}
         found[name] = {**medians, "torch / native": medians["torch"] / medians["native"]}
     return found
@@ -107,7 +115,7 @@ def measure(turns: int) -> dict[str, Any]:
 def main() -> None:
     """Measure, print, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--turns", type=int, default=200)
+    parser.add_argument("--turns", type=int, default=30)
     parser.add_argument("--out", type=Path, default=HERE / "kernels.json")
     options = parser.parse_args()
     with exact_arithmetic():

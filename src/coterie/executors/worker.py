@@ -12,7 +12,7 @@ from typing import Any
 
 from coterie.core import codec
 from coterie.core.bundle import Bundle
-from coterie.core.exact import exact_arithmetic
+from coterie.core.exact import exact_arithmetic, keep_freed_memory
 from coterie.core.task import Failure, Reply
 from coterie.data.partition import Partition
 from coterie.engine.parts import Spec
@@ -66,6 +66,7 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     sys.stdout = sys.stderr
+    keep_freed_memory()
     with exact_arithmetic():
         try:
             serve(source, sink)
