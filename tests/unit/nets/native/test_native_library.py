@@ -198,6 +198,21 @@ def test_the_kernel_is_a_part_of_what_a_run_is(
     assert toy.outputs(tmp_path / "run") == before
 
 
+@needs_kernels
+def test_another_variant_is_another_environment(
+    toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if len(VARIANTS) == 1:
+        pytest.skip("this processor has one variant")
+    with pytest.raises(toy.Killed):
+        stop = [toy.StopAfter(2, toy.Killed)]
+        toy.run(toy_data, tmp_path / "run", net={"kernel": "native"}, recorders=stop)
+    monkeypatch.setenv(VECTORS, "generic")
+    library.cache_clear()
+    with pytest.raises(ConfigError, match=f"kernels {VARIANTS[0]}, this is kernels generic"):
+        toy.run(toy_data, tmp_path / "run", net={"kernel": "native"}, resume=True)
+
+
 DIGEST = """
 import hashlib, torch
 from coterie.nets.native.layers import conv_relu_pool
