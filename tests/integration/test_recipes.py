@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from coterie.cli.main import main
+from coterie.evaluate.shared import head
 from coterie.reproduce import plan, recipe
 from coterie.reproduce.recipe import Recipe
 
@@ -199,10 +200,17 @@ def reproduce(name: str, out: Path, capsys: pytest.CaptureFixture[str]) -> int:
     return len(list((out / "cells").iterdir())) if (out / "cells").is_dir() else 0
 
 
+@pytest.fixture
+def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linear classifiers get a twentieth of their steps: all recipes are serial at this scale."""
+    monkeypatch.setattr(head, "STEPS", head.STEPS // 20)
+    monkeypatch.setattr(head, "EPOCHS", head.EPOCHS // 20)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_runs_at_smoke_scale(
-    name: str, out: Path, capsys: pytest.CaptureFixture[str]
+    name: str, out: Path, short_probes: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reproduce(name, out, capsys)
     table = (out / f"{name}-smoke" / "table.md").read_text()

@@ -26,7 +26,7 @@ _KILLED = 10.0  # seconds in which a process that was killed is gone
 _PIECE = 1 << 16
 # variables that are read while a process starts or a library is loaded
 _EARLY = (
-    *("PYTHON", "LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_"),
+    *("PYTHON", "LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_"),
     *("MKL_", "OPENBLAS_", "ATEN_", "TORCH_"),
 )
 

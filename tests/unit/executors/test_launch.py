@@ -26,7 +26,6 @@ from coterie.experiment import prepare
 
 pytestmark = pytest.mark.skipif(not launch.forks(), reason="workers are not forked here")
 
-ENVIRONMENT = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
 # a module whose import tells, by failing, what it finds around it
 PROBE = """
 import json, os, signal, sys, threading
@@ -54,13 +53,17 @@ sys.stdin.read()
 """
 
 
+def environment() -> dict[str, str]:
+    return {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
+
+
 @pytest.fixture
 def start() -> Iterator[Callable[[], launch.Child]]:
     """Starts workers, and ends them after the test."""
     made: list[launch.Child] = []
 
     def one() -> launch.Child:
-        child = launch.start(ENVIRONMENT)
+        child = launch.start(environment())
         assert isinstance(child, launch.Child)
         made.append(child)
         return child
@@ -191,7 +194,7 @@ def test_environment_folder_and_import_path_are_those_of_the_request(
     found = probe(toy_data, tmp_path / "run")
     assert found["path"] == [path or str(tmp_path) for path in sys.path]
     assert found["folder"] == str(tmp_path)
-    expected = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
+    expected = environment()
     expected["PYTHONPATH"] = os.pathsep.join(found["path"])
     assert found["environment"] == expected
     assert found["session"] and not found["cuda"]
@@ -256,7 +259,7 @@ def test_a_fork_of_the_main_process_leaves_its_nursery_alone(
 
     def work() -> bool:
         child.kill()  # not a process of ours
-        other = launch.start(ENVIRONMENT)
+        other = launch.start(environment())
         own = parent(other.pid) not in (before, os.getpid())
         other.kill()
         other.wait()
@@ -281,7 +284,7 @@ def test_threads_may_start_and_end_workers_side_by_side(start: Callable[[], laun
 
     def work() -> None:
         for _ in range(3):
-            child = launch.start(ENVIRONMENT)
+            child = launch.start(environment())
             child.kill()
             child.wait()
             close(child)
@@ -299,7 +302,7 @@ def test_a_variable_that_is_read_at_the_start_of_a_process_makes_another_nursery
     start: Callable[[], launch.Child],
 ) -> None:
     child = start()
-    other = launch.start({**ENVIRONMENT, "MALLOC_ARENA_MAX": "1"})
+    other = launch.start({**environment(), "MALLOC_ARENA_MAX": "1"})
     assert parent(other.pid) != parent(child.pid)
     assert b"MALLOC_ARENA_MAX=1" in Path(f"/proc/{parent(other.pid)}/environ").read_bytes()
     for one in (child, other):  # the first nursery is still there for its own
@@ -337,7 +340,7 @@ def test_a_nursery_that_cannot_start_says_how_it_ended(monkeypatch: pytest.Monke
     monkeypatch.setattr(launch, "_only", None)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RunFailed, match=r"no worker can be started: their nursery .* status 1"):
-        launch.start(ENVIRONMENT)
+        launch.start(environment())
 
 
 def main_process() -> "subprocess.Popen[str]":
@@ -369,7 +372,7 @@ def test_where_nothing_can_be_forked_a_worker_is_a_process_from_scratch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(launch, "forks", lambda: False)
-    child = launch.start(ENVIRONMENT)
+    child = launch.start(environment())
     assert isinstance(child, subprocess.Popen)
     assert child.poll() is None
     child.kill()
