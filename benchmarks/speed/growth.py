@@ -6,7 +6,8 @@ Two series. "all take part": 10,000 images are divided among 10, 100 and 1,000 c
 of them in every round, one local epoch, batch 10, so that the steps of a round are the same 1,000.
 "100 take part": MOON, whose clients remember their last model, on images of 8 x 8 with 10 for each
 client: 100 clients a round, out of 100, 1,000 and 10,000. simple-cnn, two workers, checkpoints as
-usual, no evaluation. Every run is a process of its own. Writes JSON and a picture.
+usual, no evaluation. Every run is a process of its own: 10 rounds where all take part, 24 where
+some do, the first two of which do not count. Writes JSON and a picture.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from coterie.engine.record import Event, RoundEvent, StartEvent
 
 ALL, SOME = "all take part", "100 take part"
 CLIENTS = {ALL: (10, 100, 1000), SOME: (100, 1000, 10000)}
+ROUNDS = {ALL: 10, SOME: 24}
 IMAGES, INVITED, EACH = 10000, 100, 10
 SETTLED = 2  # rounds that start things: workers load libraries, states begin
 
@@ -174,7 +176,6 @@ def main() -> None:
     """Measure, print, write JSON and the picture."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="the folder of CIFAR-10")
-    parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--out", type=Path, default=HERE / "growth.json")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -185,10 +186,10 @@ def main() -> None:
     found: dict[str, list[dict[str, Any]]] = {}
     for series, counts in CLIENTS.items():
         for clients in counts:
-            row = measure(series, clients, options.rounds, options.data)
+            row = measure(series, clients, ROUNDS[series], options.data)
             found.setdefault(series, []).append(row)
             print(line(series, row), flush=True)
-    said = {"data": "CIFAR-10" if options.data else "random images", "rounds": options.rounds}
+    said = {"data": "CIFAR-10" if options.data else "random images", "rounds": ROUNDS}
     options.out.write_text(json.dumps({**said, "runs": found}, indent=1) + "\n")
     options.out.with_suffix(".svg").write_text(draw(found))
 

@@ -119,15 +119,19 @@ def findings(
 
 
 def table(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """The figures in columns."""
+    """The figures in columns, ready for a page."""
     keys = [key for key in next(iter(found.values())) if key.startswith("to ")]
-    lines = [f"{'':<18}{'seconds':>9}" + "".join(f"{key:>19}" for key in keys) + "   accuracy"]
+    lines = [["", "seconds a round", *keys, "accuracy"], ["---", *["--:"] * (len(keys) + 2)]]
     for name, row in found.items():
-        ratios = "".join(f"{row[key]:>19.3f}" for key in keys)
         right = row.get("test accuracy after the rounds")
-        shown = "" if right is None else f"{right:11.3f}"
-        lines.append(f"{name:<18}{row['seconds a round']:>9.2f}{ratios}{shown}")
-    return "\n".join(lines)
+        ratios = [f"{row[key]:.2f}" for key in keys]
+        shown = "" if right is None else f"{right:.3f}"
+        lines.append([name, f"{row['seconds a round']:.2f}", *ratios, shown])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = (
+        [cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines
+    )
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in padded)
 
 
 def fedavg(folder: Path, data: dict[str, Any], rounds: int, pfl_workers: int) -> dict[str, Any]:
@@ -203,6 +207,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("fedavg", "moon"), help="half of it; nothing is written")
     parser.add_argument("--out", type=Path, default=HERE.parent / "peers.json")
     options = parser.parse_args()
+    torch.set_num_threads(1)
     for name in ("pfl", "flower"):
         environment(name)
     data: dict[str, Any] = {"name": "cifar10", "root": str(options.data)}
@@ -214,10 +219,10 @@ def main() -> None:
         folder = Path(name)
         if options.only != "moon":
             found["FedAvg"] = fedavg(folder / "fedavg", data, options.rounds, options.pfl_workers)
-            print(f"FedAvg, one epoch of 50,000 images\n{table(found['FedAvg'])}\n", flush=True)
+            print(f"FedAvg, one epoch\n\n{table(found['FedAvg'])}\n", flush=True)
         if options.only != "fedavg":
             found["MOON"] = moon(folder / "moon", data, options.rounds)
-            print(f"MOON, ten augmented epochs of 10,000 images\n{table(found['MOON'])}")
+            print(f"MOON, ten augmented epochs\n\n{table(found['MOON'])}")
     if options.only is None and options.limit is None:
         options.out.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -92,10 +92,11 @@ def test_the_table_shows_every_ratio():
         "a": {"seconds a round": 2.0, "to a": 1.0, "test accuracy after the rounds": 0.5},
         "b": {"seconds a round": 4.0, "to a": 2.0},
     }
-    head, one, two = compare.table(found).splitlines()
-    assert head.split() == ["seconds", "to", "a", "accuracy"]
-    assert one.split() == ["a", "2.00", "1.000", "0.500"]
-    assert two.split() == ["b", "4.00", "2.000"]
+    head, rule, one, two = compare.table(found).splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in (head, one, two)]
+    assert cells[0] == ["", "seconds a round", "to a", "accuracy"]
+    assert cells[1:] == [["a", "2.00", "1.00", "0.500"], ["b", "4.00", "2.00", ""]]
+    assert set(rule) <= set("|-: ") and len({len(head), len(rule), len(one), len(two)}) == 1
 
 
 def run(clients, seconds):
