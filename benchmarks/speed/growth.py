@@ -42,6 +42,12 @@ def memory(pid: int) -> dict[str, int]:
     return {key: int(fields[key].split()[0]) * 1024 for key in ("VmRSS", "RssAnon")}
 
 
+def processor(pid: int) -> float:
+    """Seconds of the processor that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def children(pid: int) -> list[int]:
     """The processes that a process has started."""
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -63,7 +69,9 @@ class Watch:
 
     def __init__(self) -> None:
         self.begin = self.last = time.perf_counter()
-        self.preparing, self.seconds = 0.0, []
+        self.preparing = self.used = 0.0
+        self.seconds: list[float] = []
+        self.processor: list[float] = []
         self.own: list[dict[str, int]] = []
         self.workers: list[dict[str, int]] = []
 
@@ -73,6 +81,9 @@ class Watch:
             self.preparing = time.perf_counter() - self.begin
         elif isinstance(event, RoundEvent):
             self.seconds.append(time.perf_counter() - self.last)
+            used = sum(map(processor, [os.getpid(), *children(os.getpid())]))
+            self.processor.append(used - self.used)
+            self.used = used
             self.own.append(memory(os.getpid()))
             every = [memory(pid) for pid in children(os.getpid())]
             self.workers.append({k: max(one[k] for one in every) for k in every[0]})
@@ -86,6 +97,7 @@ class Watch:
         half = len(seconds) // 2
         return {
             "seconds a round": statistics.median(seconds),
+            "processor seconds a round": statistics.median(self.processor[SETTLED:]),
             "of the first half, and of the second": [
                 statistics.median(seconds[:half]),
                 statistics.median(seconds[half:]),
@@ -165,7 +177,8 @@ def line(series: str, row: dict[str, Any]) -> str:
     """One run in words."""
     disk, megabyte = row["run directory"], 1e6
     return (
-        f"{series:<15}{row['clients']:>6} clients  {row['seconds a round']:6.2f} s a round   main "
+        f"{series:<15}{row['clients']:>6} clients  {row['seconds a round']:6.2f} s a round, "
+        f"{row['processor seconds a round']:5.2f} of the processor   main "
         f"{row['main process, bytes']['RssAnon']['peak'] / megabyte:4.0f} MB   worker "
         f"{row['largest worker, bytes']['RssAnon']['peak'] / megabyte:4.0f} MB   on disk "
         f"{disk['bytes'] / megabyte:6.1f} MB, {disk['clients with a state']} clients with a state"

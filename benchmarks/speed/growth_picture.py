@@ -17,7 +17,11 @@ _MEGABYTE = 1e6
 def draw(runs: Runs) -> str:
     """All panels with one legend below."""
     panels = (
-        ("seconds a round", [(name, "", lambda run: run["seconds a round"]) for name in runs]),
+        (
+            "seconds a round",
+            [(name, "", lambda run: run["seconds a round"]) for name in runs]
+            + [(name, "2 3", lambda run: run["processor seconds a round"]) for name in runs],
+        ),
         (
             "memory of processes, MB",
             [(name, "", _memory("main process, bytes")) for name in runs]
@@ -93,11 +97,12 @@ def axis(highest: float) -> tuple[float, float]:
 def _legend(height: float, names: Sequence[str]) -> list[str]:
     parts, start = [], float(_GAP + _LEFT)
     entries = [(name, _COLOURS[name], "") for name in names]
-    entries += [("main process", _SOFT, ""), ("largest worker", _SOFT, "5 4")]
+    entries += [("processor seconds, all processes", _SOFT, "2 3")]
+    entries += [("memory of the main process", _SOFT, ""), ("of the largest worker", _SOFT, "5 4")]
     for name, colour, dash in entries:
         parts.append(_stroke([(start, height - 4), (start + 26, height - 4)], colour, 2, dash))
         parts.append(_text(start + 34, height, name))
-        start += 64 + 7.5 * len(name)
+        start += 60 + 6.8 * len(name)
     return parts
 
 

@@ -56,7 +56,8 @@ class Field:
         assert start is not None
         self.names = list(nets["model"].state_dict())
         vector = torch.cat([start[name].reshape(-1) for name in self.names])
-        np.save(folder / "start.npy", vector.numpy())
+        self.start = vector.numpy()
+        np.save(folder / "start.npy", self.start)
         dataset, local = self.experiment.dataset, self.experiment.config.local
         epochs = local.epochs
         self.steps = epochs * sum(len(cut(len(s), BATCH, local.drop_last)) for s in self.shares)
@@ -107,6 +108,7 @@ def findings(
     """Medians, ratios, what was allowed and what came of it, by contender."""
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     found: dict[str, Any] = {}
+    ours = contenders[bases[0]].weights() - field.start
     for name, contender in contenders.items():
         found[name] = {"seconds a round": medians[name], "rounds": seconds[name]}
         found[name] |= {f"to {base}": medians[name] / medians[base] for base in bases}
@@ -114,8 +116,17 @@ def findings(
             found[name] |= {"allowed": PlainLoop.allowed, "steps a round": field.steps}
             continue
         found[name] |= {"allowed": contender.allowed, "steps a round": contender.steps()}
-        found[name]["test accuracy after the rounds"] = field.score(contender.weights())
+        weights = contender.weights()
+        found[name]["test accuracy after the rounds"] = field.score(weights)
+        found[name][f"cosine of what was learned to {bases[0]}"] = cosine(
+            weights - field.start, ours
+        )
     return found
+
+
+def cosine(one: np.ndarray, two: np.ndarray) -> float:
+    """1 where two have moved in the same direction: they differ by the order of images alone."""
+    return float(one @ two / (np.linalg.norm(one) * np.linalg.norm(two)))
 
 
 def table(found: Mapping[str, Mapping[str, Any]]) -> str:
