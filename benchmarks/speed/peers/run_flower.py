@@ -34,7 +34,7 @@ class Pausing(FedAvg):
     ) -> Iterable[Message]:
         """Wait for the first round."""
         if server_round == 1:
-            self._turns.wait()
+            self._turns.next_round()
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
@@ -49,7 +49,7 @@ class Pausing(FedAvg):
             raise RuntimeError(f"{len(failed)} clients failed: {failed[0]}")
         self.steps += sum(int(answer.content["metrics"]["steps"]) for answer in answers)
         if server_round < self._rounds:
-            self._turns.wait()
+            self._turns.next_round()
         return found
 
 

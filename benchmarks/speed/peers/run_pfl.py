@@ -68,7 +68,7 @@ class Pause(TrainingProcessCallback[PyTorchModel]):
     def on_train_begin(self, *, model: PyTorchModel) -> Metrics:
         """Wait for the first round."""
         if self._rank == 0:
-            self._turns.wait()
+            self._turns.next_round()
         return Metrics()
 
     def after_central_iteration(
@@ -78,7 +78,7 @@ class Pause(TrainingProcessCallback[PyTorchModel]):
         if self._rank == 0:
             self._turns.done()
             if central_iteration + 1 < self._rounds:
-                self._turns.wait()
+                self._turns.next_round()
         return False, Metrics()
 
     def on_train_end(self, *, model: PyTorchModel) -> None:

@@ -35,11 +35,13 @@ class Turns:
         return json.loads(sys.stdin.readline())
 
     def wait(self) -> str:
-        """Block until it is this contender's turn."""
-        line = sys.stdin.readline()
-        if not line:
-            os._exit(0)  # nobody wants another round; threads of a framework may not stop us
-        return line.strip()
+        """Block until it is this contender's turn; empty where there is none any more."""
+        return sys.stdin.readline().strip()
+
+    def next_round(self) -> None:
+        """Block until it is this contender's turn, within a run that has rounds left."""
+        if not self.wait():
+            raise RuntimeError("the comparison was given up before the last round")
 
     def done(self, **said: Any) -> None:
         """Hand the turn back."""
