@@ -8,7 +8,7 @@ from typing import Any
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 Line = tuple[str, list[tuple[int, float]]]
 
-_WIDTH, _HEIGHT, _LEFT, _TOP, _FOOT, _GAP = 300, 250, 60, 70, 96, 30
+_WIDTH, _HEIGHT, _LEFT, _TOP, _FOOT, _GAP = 300, 250, 60, 70, 118, 30
 _COLOURS = {"all take part": "#0072b2", "100 take part": "#d55e00"}
 _INK, _SOFT, _GRID = "#1c2126", "#56616b", "#e6e9ec"
 _MEGABYTE = 1e6
@@ -95,14 +95,21 @@ def axis(highest: float) -> tuple[float, float]:
 
 
 def _legend(height: float, names: Sequence[str]) -> list[str]:
-    parts, start = [], float(_GAP + _LEFT)
-    entries = [(name, _COLOURS[name], "") for name in names]
-    entries += [("processor seconds, all processes", _SOFT, "2 3")]
-    entries += [("memory of the main process", _SOFT, ""), ("of the largest worker", _SOFT, "5 4")]
-    for name, colour, dash in entries:
-        parts.append(_stroke([(start, height - 4), (start + 26, height - 4)], colour, 2, dash))
-        parts.append(_text(start + 34, height, name))
-        start += 60 + 6.8 * len(name)
+    """Colours in one row, what the strokes mean in the next."""
+    strokes = [("by the clock; main process", ""), ("of the processor, all processes", "2 3")]
+    strokes.append(("largest worker", "5 4"))
+    rows = [
+        [(name, _COLOURS[name], "") for name in names],
+        [(name, _SOFT, dash) for name, dash in strokes],
+    ]
+    parts = []
+    for row in rows:
+        start = float(_GAP + _LEFT)
+        for name, colour, dash in row:
+            parts.append(_stroke([(start, height - 4), (start + 26, height - 4)], colour, 2, dash))
+            parts.append(_text(start + 34, height, name))
+            start += 70 + 6.8 * len(name)
+        height += 22
     return parts
 
 

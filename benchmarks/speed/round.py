@@ -39,7 +39,7 @@ class Child:
     def __init__(
         self,
         script: str,
-        task: dict[str, Any],
+        task: Any,
         python: str = sys.executable,
         variables: Mapping[str, str] | None = None,
         log: Path | None = None,

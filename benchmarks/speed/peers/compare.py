@@ -214,9 +214,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder of CIFAR-10")
     parser.add_argument("--rounds", type=int, default=3, help="that count; one more warms up")
     parser.add_argument("--pfl-workers", type=int, choices=(1, 2), default=2)
-    parser.add_argument("--limit", type=int, help="images, for a trial; nothing is written")
-    parser.add_argument("--only", choices=("fedavg", "moon"), help="half of it; nothing is written")
-    parser.add_argument("--out", type=Path, default=HERE.parent / "peers.json")
+    parser.add_argument("--limit", type=int, help="images, for a trial")
+    parser.add_argument("--only", choices=("fedavg", "moon"), help="half of it, for a trial")
+    parser.add_argument("--out", type=Path, help="peers.json here, unless it is a trial")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in ("pfl", "flower"):
@@ -234,8 +234,9 @@ def main() -> None:
         if options.only != "fedavg":
             found["MOON"] = moon(folder / "moon", data, options.rounds)
             print(f"MOON, ten augmented epochs\n\n{table(found['MOON'])}")
-    if options.only is None and options.limit is None:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+    whole = options.only is None and options.limit is None
+    if out := options.out or (HERE.parent / "peers.json" if whole else None):
+        out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

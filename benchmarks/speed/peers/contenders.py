@@ -40,6 +40,12 @@ class Contender(Protocol):
         """Optimiser steps of all clients in a round, as it counted them; after the end."""
 
 
+def described(path: Path, task: Task, **more: Any) -> str:
+    """Write what there is to do to a file."""
+    path.write_text(json.dumps({**task, **more}))
+    return str(path)
+
+
 def piles(shares: list[list[int]], count: int) -> list[list[list[int]]]:
     """Clients dealt, largest first, to the pile with fewer samples."""
     found: list[list[list[int]]] = [[] for _ in range(count)]
@@ -87,7 +93,7 @@ class PlainLoop:
         self._children = [
             Child(
                 "peers/plain_moon.py",
-                {**task, "clients": pile, "moon": moon, "out": str(out)},
+                described(out.with_suffix(".json"), task, clients=pile, moon=moon, out=str(out)),
                 log=folder / f"{out.stem}.log",
             )
             for pile, out in zip(piles(task["clients"], WORKERS), self._outs, strict=True)
@@ -128,10 +134,11 @@ class Peer:
         self.allowed, self._folder, self._rounds = allowed, folder, task["rounds"]
         folder.mkdir()
         python = str(environment(self.name))
+        path = described(folder / "task.json", task, out=str(folder))
         self._children = [
             Child(
                 f"peers/{self.script}",
-                {**task, "out": str(folder)},
+                path,
                 python=python,
                 variables=variables,
                 log=folder / f"{place}.log",

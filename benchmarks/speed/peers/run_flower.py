@@ -58,8 +58,6 @@ def main() -> None:
     turns = Turns()
     task = turns.task()
     out = Path(task["out"])
-    described = out / "task.json"
-    described.write_text(json.dumps(task))
     server_app = ServerApp()
 
     @server_app.main()
@@ -71,7 +69,7 @@ def main() -> None:
             grid,
             ArrayRecord(net.state_dict()),
             num_rounds=task["rounds"],
-            train_config=ConfigRecord({"task": str(described)}),
+            train_config=ConfigRecord({"task": turns.path}),
         )
         net.load_state_dict(result.arrays.to_torch_state_dict())
         np.save(out / "weights.npy", flat(net))

@@ -29,10 +29,16 @@ class Turns:
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
+        self.path = ""
 
     def task(self) -> Any:
-        """The first line: what there is to do."""
-        return json.loads(sys.stdin.readline())
+        """What there is to do, in the file that the first line names.
+
+        The lists of images are more than a pipe holds, and who starts the contenders must not wait
+        for one that waits for another.
+        """
+        self.path = json.loads(sys.stdin.readline())
+        return json.loads(Path(self.path).read_text())
 
     def wait(self) -> str:
         """Block until it is this contender's turn; empty where there is none any more."""
