@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test check check-native format bench endurance clean
+.PHONY: help install demo test check check-native format bench bench-peers bench-growth endurance clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -47,10 +47,16 @@ bench: install ## ratios to a bare PyTorch loop and to FedAvg (DATA=DIR: real CI
 	$(BIN)/python benchmarks/speed/round.py $(if $(DATA),--data $(DATA))
 	$(BIN)/python benchmarks/speed/methods.py $(if $(DATA),--data $(DATA))
 
+bench-peers: install ## Coterie beside pfl-research, Flower and a plain MOON (DATA=DIR: CIFAR-10; installs 2 GB in .venvs)
+	$(BIN)/python benchmarks/speed/peers/compare.py --data $(or $(DATA),$(error DATA=DIR, the folder of CIFAR-10, is missing))
+
+bench-growth: install ## cost of a round with 10 to 10,000 clients (DATA=DIR: real CIFAR-10)
+	$(BIN)/python benchmarks/speed/growth.py $(if $(DATA),--data $(DATA))
+
 endurance: install ## kill 20 runs at random moments and resume them; watch memory with 1,000 clients and with large uploads
 	$(BIN)/python tests/endurance/kills.py --trials 20
 	$(BIN)/python tests/endurance/memory.py
 	$(BIN)/python tests/endurance/blob_memory.py
 
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venvs .mypy_cache .ruff_cache .pytest_cache

@@ -25,13 +25,16 @@ def simple_cnn() -> nn.Module:
     )
 
 
-def epoch(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
-    """One epoch of SGD."""
+def epoch(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> int:
+    """One epoch of SGD; how many steps it had."""
+    steps = 0
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-5)
     for rows in torch.randperm(len(x)).split(BATCH):
         optimizer.zero_grad()
         F.cross_entropy(net(x[rows]), y[rows]).backward()
         optimizer.step()
+        steps += 1
+    return steps
 
 
 def main() -> None:

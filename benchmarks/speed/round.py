@@ -15,6 +15,8 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,15 +36,25 @@ IDLE = "import coterie.executors.worker, contender, os; print(contender.resident
 class Child:
     """A contender: a process that runs a round for every line it gets."""
 
-    def __init__(self, script: str, task: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        script: str,
+        task: Any,
+        python: str = sys.executable,
+        variables: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> None:
+        self._script, self._log = script, log
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / script)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **threads},
-        )
+        with log.open("wb") if log else nullcontext() as errors:
+            self._process = subprocess.Popen(
+                [python, str(HERE / script)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, **threads, **(variables or {})},
+            )
         self.send(json.dumps(task))
 
     def send(self, line: str) -> None:
@@ -54,11 +66,18 @@ class Child:
     def receive(self) -> str:
         """One line out."""
         assert self._process.stdout is not None
-        return self._process.stdout.readline()
+        line = self._process.stdout.readline()
+        if not line:
+            said = self._log.read_text(errors="replace")[-3000:] if self._log else ""
+            sys.exit(f"{said}\n{self._script} ended before its round did")
+        return line
 
     def close(self) -> None:
         """End it."""
-        self._process.communicate(timeout=60)
+        try:
+            self._process.communicate(timeout=60)
+        finally:
+            self._process.kill()
 
 
 class Bare:
