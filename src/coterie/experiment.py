@@ -78,8 +78,12 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
     if config.record.tensorboard:
         check_installed()
     device = _device("run.device", config.run.device)
-    for other in config.executor.devices:
-        _device("executor.devices", other)
+    for other in (device, *config.executor.devices):
+        on_cpu = _device("executor.devices", other).startswith("cpu")
+        if config.net.kernel == "native" and not on_cpu:
+            raise ConfigError(
+                f"net.kernel = 'native' is for CPUs, and this run computes on {other}"
+            )
     dataset, shares, held = _given(config, given) if given else _data(config)
     _check_augment(config.data.augment, dataset)
     config.objective.check(tuple(dataset.shape))

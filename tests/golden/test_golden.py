@@ -45,6 +45,7 @@ def twin(name: str) -> Config:
     if tables["objective"]["name"] != "supervised":  # two views and wide heads: less of everything
         smaller["data"] |= {"limit": 300, "resize": 0}
         smaller["net"] = {"backbone": "simple-cnn", "projection": 32, "stem": "cifar"}
+        smaller["net"]["kernel"] = "torch"  # norms over batches multiply another kernel's rounding
         smaller["partition"]["kind"] = "dirichlet"
         smaller["cohort"] = {"fraction": 1.0}
     for table, values in spoken(name).items():

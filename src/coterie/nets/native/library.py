@@ -101,17 +101,19 @@ def loaded() -> Library:
 
 
 def kernel_in_use(kernel: KernelKind, devices: tuple[str, ...]) -> Literal["native", "torch"]:
-    """What `net.kernel` comes to on this machine, for computations on these devices."""
+    """What `net.kernel` comes to on this machine, for computations on these devices.
+
+    A kernel that is named stays so: whether its devices are CPUs is seen when they are opened.
+    """
     source, asked = _asked(kernel)
-    off, found = _elsewhere(devices), library()
-    if asked == "native":
-        if off is not None and kernel == "native":
-            raise ConfigError(f"{source} is for CPUs, and this run computes on {off}")
-        if isinstance(found, Missing):
-            raise ConfigError(
-                f"{source} has no kernels here: {found.reason}; a new run can have 'torch'"
-            )
-    usable = off is None and not isinstance(found, Missing)
+    found = library()
+    if asked == "native" and isinstance(found, Missing):
+        raise ConfigError(
+            f"{source} has no kernels here: {found.reason}; a new run can have 'torch'"
+        )
+    if kernel != "auto":
+        return kernel
+    usable = _elsewhere(devices) is None and not isinstance(found, Missing)
     return "native" if usable and asked != "torch" else "torch"
 
 

@@ -13,6 +13,7 @@ from native_reference import VARIANTS, needs_kernels
 import toy
 from coterie.config import parse_overrides, resolve
 from coterie.core.errors import ConfigError
+from coterie.experiment import prepare
 from coterie.nets.native import library as module
 from coterie.nets.native.library import (
     CHOICE,
@@ -59,12 +60,18 @@ def test_auto_is_native_on_a_cpu() -> None:
 @needs_kernels
 def test_auto_is_torch_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernel_in_use("auto", ("cpu", "cuda:1")) == "torch"
-    with pytest.raises(ConfigError, match=r"'native' is for CPUs, and this run computes on cuda:1"):
-        kernel_in_use("native", ("cpu", "cuda:1"))
     assert in_words(("cuda",)) == "torch: the kernels are for CPUs, and runs compute on cuda"
     for there, found in ((True, "torch"), (False, "native")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         assert kernel_in_use("auto", ("auto",)) == found
+
+
+@needs_kernels
+def test_named_kernels_are_for_cpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("coterie.experiment._device", lambda key, name: name)
+    tables = {"net": {"kernel": "native"}, "executor": {"devices": ["cpu", "cuda:1"]}}
+    with pytest.raises(ConfigError, match=r"'native' is for CPUs, and this run computes on cuda:1"):
+        prepare(resolve({**tables, "run": {"device": "cpu"}}), tmp_path)
 
 
 @needs_kernels
