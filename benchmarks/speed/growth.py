@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from growth_picture import draw
+from processes import descendants, memory, used
 from round import HERE, WORKERS, write_images
 
 import coterie
@@ -33,24 +34,6 @@ CLIENTS = {ALL: (10, 100, 1000), SOME: (100, 1000, 10000)}
 ROUNDS = {ALL: 10, SOME: 24}
 IMAGES, INVITED, EACH = 10000, 100, 10
 SETTLED = 2  # rounds that start things: workers load libraries, states begin
-
-
-def memory(pid: int) -> dict[str, int]:
-    """Resident bytes of a process: all, and those that are not of files."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    return {key: int(fields[key].split()[0]) * 1024 for key in ("VmRSS", "RssAnon")}
-
-
-def processor(pid: int) -> float:
-    """Seconds of the processor that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def on_disk(folder: Path) -> dict[str, int]:
@@ -81,11 +64,12 @@ class Watch:
             self.preparing = time.perf_counter() - self.begin
         elif isinstance(event, RoundEvent):
             self.seconds.append(time.perf_counter() - self.last)
-            used = sum(map(processor, [os.getpid(), *children(os.getpid())]))
-            self.processor.append(used - self.used)
-            self.used = used
-            self.own.append(memory(os.getpid()))
-            every = [memory(pid) for pid in children(os.getpid())]
+            so_far = used([os.getpid()])
+            self.processor.append(so_far - self.used)
+            self.used = so_far
+            own, *workers = descendants([os.getpid()])
+            self.own.append(memory(own))
+            every = [memory(pid) for pid in workers]
             self.workers.append({k: max(one[k] for one in every) for k in every[0]})
         else:
             return

@@ -57,6 +57,11 @@ class Child:
             )
         self.send(json.dumps(task))
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
     def send(self, line: str) -> None:
         """One line in."""
         assert self._process.stdin is not None
@@ -93,20 +98,20 @@ class Bare:
             "mean": dataset.mean,
             "std": dataset.std,
         }
-        self._children = [Child("bare.py", {**common, "clients": pile}) for pile in piles]
+        self.children = [Child("bare.py", {**common, "clients": pile}) for pile in piles]
 
     def round(self) -> float:
         """Seconds of one round."""
         begin = time.perf_counter()
-        for child in self._children:
+        for child in self.children:
             child.send("go")
-        for child in self._children:
+        for child in self.children:
             assert child.receive() == "done\n"
         return time.perf_counter() - begin
 
     def close(self) -> None:
         """End the processes."""
-        for child in self._children:
+        for child in self.children:
             child.close()
 
 
@@ -114,7 +119,8 @@ class Coterie:
     """A run of Coterie that waits before every round."""
 
     def __init__(self, tables: dict[str, Any], folder: Path) -> None:
-        self._child = Child("contender.py", {"tables": tables, "folder": str(folder)})
+        self._child = child = Child("contender.py", {"tables": tables, "folder": str(folder)})
+        self.children = [child]
         self.workers: list[int] = []
 
     def round(self) -> float:

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from contenders import HERE, Flower, OwnRun, Pfl, PlainLoop
 from environments import environment, versions
 from methods import IMAGES
 from methods import setting as ten_epochs
+from processes import used
 from round import Bare, setting
 from shared import BATCH, Samples, accuracy
 
@@ -88,32 +89,50 @@ def tests(experiment: Experiment) -> tuple[torch.Tensor, torch.Tensor]:
     return samples.share(list(range(len(dataset.y_test))))
 
 
-def take_turns(contenders: Mapping[str, Any], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every round but the first."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+class Turn(NamedTuple):
+    """What a round took."""
+
+    seconds: float
+    processor: float  # seconds of it, of all its processes
+    before: float  # the same since its turn before: what it did in the turns of others
+
+
+def take_turns(contenders: Mapping[str, Any], rounds: int) -> dict[str, list[Turn]]:
+    """Every round but the first."""
+    turns: dict[str, list[Turn]] = {name: [] for name in contenders}
+    pids = {name: [child.pid for child in one.children] for name, one in contenders.items()}
+    left = {name: used(pids[name]) for name in contenders}
     for _ in range(rounds + 1):
         for name, contender in contenders.items():
+            before = used(pids[name])
             begin = time.perf_counter()
             contender.round()
-            seconds[name].append(time.perf_counter() - begin)
-            print(f"  {name}: {seconds[name][-1]:.2f} s", file=sys.stderr, flush=True)
+            seconds = time.perf_counter() - begin
+            after = used(pids[name])
+            turns[name].append(Turn(seconds, after - before, before - left[name]))
+            left[name] = after
+            print(f"  {name}: {seconds:.2f} s", file=sys.stderr, flush=True)
     for contender in contenders.values():
         contender.close()
-    return {name: values[1:] for name, values in seconds.items()}
+    return {name: values[1:] for name, values in turns.items()}
 
 
 def findings(
-    field: Field, contenders: Mapping[str, Any], seconds: dict[str, list[float]], *bases: str
+    field: Field, contenders: Mapping[str, Any], turns: dict[str, list[Turn]], *bases: str
 ) -> dict[str, Any]:
     """Medians, ratios, what was allowed and what came of it, by contender."""
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    medians = {name: statistics.median(t.seconds for t in own) for name, own in turns.items()}
     found: dict[str, Any] = {}
     ours = contenders[bases[0]].weights() - field.start
     for name, contender in contenders.items():
-        found[name] = {"seconds a round": medians[name], "rounds": seconds[name]}
+        own = turns[name]
+        found[name] = {"seconds a round": medians[name], "rounds": [t.seconds for t in own]}
         found[name] |= {f"to {base}": medians[name] / medians[base] for base in bases}
-        if isinstance(contender, Bare):  # it trains and averages nothing
-            found[name] |= {"allowed": PlainLoop.allowed, "steps a round": field.steps}
+        found[name]["processor seconds a round"] = statistics.median(t.processor for t in own)
+        found[name]["processor seconds between rounds"] = statistics.median(t.before for t in own)
+        if isinstance(contender, Bare):  # it averages nothing
+            steps = sum(-(-len(share) // BATCH) for share in field.shares)
+            found[name] |= {"allowed": PlainLoop.allowed, "steps a round": steps}
             continue
         found[name] |= {"allowed": contender.allowed, "steps a round": contender.steps()}
         weights = contender.weights()
@@ -155,8 +174,8 @@ def fedavg(folder: Path, data: dict[str, Any], rounds: int, pfl_workers: int) ->
         PFL: Pfl(field.task, folder / "pfl", pfl_workers),
         FLOWER: Flower(field.task, folder / "flower"),
     }
-    seconds = take_turns(contenders, rounds)
-    return findings(field, contenders, seconds, OURS, BARE)
+    turns = take_turns(contenders, rounds)
+    return findings(field, contenders, turns, OURS, BARE)
 
 
 def moon(folder: Path, data: dict[str, Any], rounds: int) -> dict[str, Any]:
@@ -174,8 +193,8 @@ def moon(folder: Path, data: dict[str, Any], rounds: int) -> dict[str, Any]:
         PLAIN_MOON: PlainLoop(field.task, folder / "plain-moon", moon=True),
         PLAIN_FEDAVG: PlainLoop(field.task, folder / "plain-fedavg", moon=False),
     }
-    seconds = take_turns(contenders, rounds)
-    return findings(field, contenders, seconds, MOON, FEDAVG, PLAIN_MOON, PLAIN_FEDAVG)
+    turns = take_turns(contenders, rounds)
+    return findings(field, contenders, turns, MOON, FEDAVG, PLAIN_MOON, PLAIN_FEDAVG)
 
 
 def surroundings(tables: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ class Contender(Protocol):
     """One who does the work of a round when told to."""
 
     allowed: str  # threads and processes
+    children: list[Child]
 
     def round(self) -> object:
         """Do a round."""
@@ -90,7 +91,7 @@ class PlainLoop:
         self._global = folder / "global.npy"
         np.save(self._global, np.load(task["start"]))
         self._outs = [folder / f"sum-{place}.npy" for place in range(WORKERS)]
-        self._children = [
+        self.children = [
             Child(
                 "peers/plain_moon.py",
                 described(out.with_suffix(".json"), task, clients=pile, moon=moon, out=str(out)),
@@ -101,16 +102,16 @@ class PlainLoop:
 
     def round(self) -> None:
         """Train in both, then average."""
-        for child in self._children:
+        for child in self.children:
             child.send(str(self._global))
-        self._steps += sum(json.loads(child.receive())["steps"] for child in self._children)
+        self._steps += sum(json.loads(child.receive())["steps"] for child in self.children)
         self._rounds += 1
         total = sum(np.load(out) for out in self._outs)
         np.save(self._global, (total / self._samples).astype(np.float32))
 
     def close(self) -> None:
         """End the processes."""
-        for child in self._children:
+        for child in self.children:
             child.close()
 
     def weights(self) -> np.ndarray:
@@ -123,7 +124,7 @@ class PlainLoop:
 
 
 class Peer:
-    """Another framework, in its own environment: its first process takes turns with us."""
+    """Another framework, in its own environment."""
 
     script: str
     name: str
@@ -135,7 +136,7 @@ class Peer:
         folder.mkdir()
         python = str(environment(self.name))
         path = described(folder / "task.json", task, out=str(folder))
-        self._children = [
+        self.children = [
             Child(
                 f"peers/{self.script}",
                 path,
@@ -147,13 +148,15 @@ class Peer:
         ]
 
     def round(self) -> None:
-        """Wait for the first process, which speaks for all."""
-        self._children[0].send("go")
-        self._children[0].receive()
+        """Let all its processes go, and wait for all."""
+        for child in self.children:
+            child.send("go")
+        for child in self.children:
+            child.receive()
 
     def close(self) -> None:
         """It has done its last round and ends by itself."""
-        for child in self._children:
+        for child in self.children:
             child.close()
 
     def weights(self) -> np.ndarray:

@@ -3,7 +3,7 @@
 With several workers every one of them is a process of this script, and pfl joins them by
 `PFL_WORKER_ADDRESSES` (torch.distributed over gloo); it deals the clients by their sizes, largest
 first to the worker with less to do. A callback after every central iteration hands the turn back
-and waits for the next one in the first worker; the others wait for it in the all-reduce.
+and waits for the next one, in every worker: one that went on would work in others' turns.
 """
 
 import functools
@@ -67,18 +67,16 @@ class Pause(TrainingProcessCallback[PyTorchModel]):
 
     def on_train_begin(self, *, model: PyTorchModel) -> Metrics:
         """Wait for the first round."""
-        if self._rank == 0:
-            self._turns.next_round()
+        self._turns.next_round()
         return Metrics()
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
         """Say that a round is done and wait for the next."""
-        if self._rank == 0:
-            self._turns.done()
-            if central_iteration + 1 < self._rounds:
-                self._turns.next_round()
+        self._turns.done()
+        if central_iteration + 1 < self._rounds:
+            self._turns.next_round()
         return False, Metrics()
 
     def on_train_end(self, *, model: PyTorchModel) -> None:

@@ -1,5 +1,7 @@
 """The parts of benchmarks/speed that measure nothing: dealing, weights, tables, pictures."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -127,6 +129,22 @@ def test_axes_end_in_round_numbers(highest, expected):
     import growth_picture
 
     assert growth_picture.axis(highest) == pytest.approx(expected)
+
+
+def test_descendants_are_found_and_their_processor_time():
+    import processes
+
+    command = [
+        sys.executable,
+        "-c",
+        "import time; print(sum(range(10**6)), flush=True); time.sleep(60)",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        assert child.pid in processes.descendants([os.getpid()])
+        assert 0 < processes.used([child.pid]) <= processes.used([os.getpid()])
+        assert processes.memory(child.pid)["VmRSS"] >= processes.memory(child.pid)["RssAnon"] > 0
+        child.kill()
 
 
 def test_growth_invites_the_same_number_whoever_else_is_there():
