@@ -245,16 +245,23 @@ def main() -> None:
         data["limit"] = options.limit
     found: dict[str, Any] = {"data": "CIFAR-10"}
     found["versions"] = surroundings(setting(data, 1, "none"))
+    whole = options.only is None and options.limit is None
+    out = options.out or (HERE.parent / "peers.json" if whole else None)
     with TemporaryDirectory() as name:
         folder = Path(name)
         if options.only != "moon":
             found["FedAvg"] = fedavg(folder / "fedavg", data, options.rounds, options.pfl_workers)
             print(f"FedAvg, one epoch\n\n{table(found['FedAvg'])}\n", flush=True)
+            write(out, found)
         if options.only != "fedavg":
             found["MOON"] = moon(folder / "moon", data, options.rounds)
-            print(f"MOON, ten augmented epochs\n\n{table(found['MOON'])}")
-    whole = options.only is None and options.limit is None
-    if out := options.out or (HERE.parent / "peers.json" if whole else None):
+            print(f"MOON, ten augmented epochs\n\n{table(found['MOON'])}", flush=True)
+            write(out, found)
+
+
+def write(out: Path | None, found: Mapping[str, Any]) -> None:
+    """What is known so far."""
+    if out is not None:
         out.write_text(json.dumps(found, indent=1) + "\n")
 
 
