@@ -228,7 +228,9 @@ def test_lanes_and_batches_are_views_of_each_other() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8), (1, 28, 28), (2, 19, 23)])
 def test_the_small_network_is_the_same_function(shape: tuple[int, int, int]) -> None:
-    native, plain = SimpleCNN(*shape, native=True), SimpleCNN(*shape)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        native, plain = SimpleCNN(*shape, native=True), SimpleCNN(*shape)
     native.load_state_dict(plain.state_dict())
     x = torch.randn((20, *shape), generator=torch.Generator().manual_seed(4))
     outputs = [net(x) for net in (native, plain)]
@@ -237,7 +239,8 @@ def test_the_small_network_is_the_same_function(shape: tuple[int, int, int]) -> 
         h.square().sum().backward()
     for one, other in zip(native.parameters(), plain.parameters(), strict=True):
         assert one.grad is not None and other.grad is not None
-        assert torch.allclose(one.grad, other.grad, rtol=1e-3, atol=1e-6)
+        near = 1e-4 * float(other.grad.abs().max())  # of a sum, an entry may be near zero
+        assert torch.allclose(one.grad, other.grad, rtol=0.0, atol=near)
 
 
 def test_the_small_network_takes_what_the_kernels_do_not() -> None:
