@@ -5,13 +5,19 @@ reference network or from the server enters as a constant.
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from coterie.nets.native.contrast import contrast
+from coterie.nets.native.contrast import takes as contrast_takes
+
 Similarity = Literal["cosine", "dot"]
+
+_SHORTEST = 1e-8  # the least length that a vector is divided by
 
 
 class ModelContrast(NamedTuple):
@@ -23,22 +29,61 @@ class ModelContrast(NamedTuple):
 
 
 def model_contrast(
-    z: Tensor, z_glob: Tensor, z_prevs: Sequence[Tensor], tau: float
+    z: Tensor, z_glob: Tensor, z_prevs: Sequence[Tensor], tau: float, native: bool = False
 ) -> ModelContrast:
     """MOON's term: nearer to the global model's view of a sample than to earlier local ones.
 
         -log( e^{cos(z, z_glob)/tau} / (e^{cos(z, z_glob)/tau} + sum_b e^{cos(z, z_prev_b)/tau}) )
 
-    Without an earlier model there is nothing to compare with and the loss is 0.
+    Without an earlier model there is nothing to compare with and the loss is 0. `native`: by a
+    kernel in C, which agrees up to rounding.
     """
-    toward = F.cosine_similarity(z, z_glob.detach(), dim=-1)
-    if not z_prevs:
-        return ModelContrast(toward.new_zeros(()), toward.detach().mean(), toward.new_zeros(()))
-    away = [F.cosine_similarity(z, z_prev.detach(), dim=-1) for z_prev in z_prevs]
-    logits = torch.stack([toward, *away], dim=1) / tau
-    loss = (torch.logsumexp(logits, dim=1) - logits[:, 0]).mean()
-    means = logits.detach().mean(dim=0) * tau
-    return ModelContrast(loss, means[0], means[1:].mean())
+    references = [one.detach() for one in (z_glob, *z_prevs)]
+    means = _ModelContrast.apply(z, tau, native, *references)  # type: ignore[no-untyped-call]
+    loss, near, *far = means
+    return ModelContrast(loss, near, sum(far, near.new_zeros(())) / max(1, len(far)))
+
+
+class _ModelContrast(torch.autograd.Function):
+    """The mean loss and the mean cosines; the gradient is of the loss, and found with it.
+
+    d loss / d z = 1/(n tau) sum_k (p_k - [k = 0]) (r_k/|r_k| - cos_k z/|z|) / |z|,
+    p = softmax_k(cos_k / tau),   r_0 from the global model, the others from earlier local ones
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, tau: float, native: bool, *references: Tensor
+    ) -> tuple[Tensor, ...]:
+        by = contrast if native and contrast_takes(z, references) else _contrast
+        means, slope = by(z, references, tau, _SHORTEST)
+        ctx.save_for_backward(slope)
+        loss, *cosines = means.unbind()
+        ctx.mark_non_differentiable(*cosines)
+        return loss, *cosines
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        (slope,) = ctx.saved_tensors
+        return slope * upstream, *(None,) * (len(ctx.needs_input_grad) - 1)
+
+
+def _contrast(
+    z: Tensor, references: Sequence[Tensor], tau: float, shortest: float
+) -> tuple[Tensor, Tensor]:
+    """As `contrast` of the kernels."""
+    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True).clamp_(min=shortest)
+    direction = z / length
+    toward = F.normalize(torch.stack(list(references)), dim=-1, eps=shortest)
+    cosines = (toward * direction).sum(dim=-1)
+    logs = F.log_softmax(cosines / tau, dim=0)
+    pull = logs.exp()
+    pull[0] -= 1.0
+    along = (pull * cosines).sum(dim=0).unsqueeze(1)
+    slope = (pull.unsqueeze(2) * toward).sum(dim=0).addcmul_(along, direction, value=-1.0)
+    means = torch.cat([-logs[:1], cosines]).mean(dim=1)
+    return means, slope.div_(length * (tau * len(z)))
 
 
 def representation_gap(z: Tensor, z_glob: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from coterie.core.bundle import Tensors
 from coterie.kit.objective import Batch, Stretch
-from coterie.nets.heads import Network, Outputs
+from coterie.nets.heads import AtOnce, Network, Outputs
 from coterie.nets.norm import BATCH_NORMS, batch_norm_buffers
 
 
@@ -31,6 +31,7 @@ class Frozen:
         self._stretch: Stretch | None = None
         self._table: Outputs | None = None
         self._ahead: Outputs | None = None
+        self._at_once: AtOnce | None = None
 
     def __call__(self, batch: Batch | Tensor) -> Outputs:
         """The outputs for the first view of a batch."""
@@ -44,12 +45,16 @@ class Frozen:
             return self._forward(batch.x)
         if self._ahead is None or self._stretch is not batch.stretch:
             self._stretch, self._ahead = batch.stretch, self._forward(batch.stretch.views[0])
+        if len(self._ahead.z) == len(batch):
+            return self._ahead
         stop = batch.start + len(batch)
         return _map(self._ahead, lambda outputs: outputs[batch.start : stop])
 
     def _forward(self, x: Tensor) -> Outputs:
         with torch.no_grad():
-            outputs: Outputs = self.net(x)
+            if self._at_once is None or not self._at_once.takes(x):
+                self._at_once = AtOnce.of(self.net, x)
+            outputs: Outputs = (self._at_once or self.net)(x)
         return outputs
 
     def each(self, views: Sequence[Tensor]) -> tuple[Outputs, ...]:

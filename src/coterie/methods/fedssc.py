@@ -255,7 +255,7 @@ class FedSSC(Method):
             if stage != FEATURES:
                 terms["class"] = F.cross_entropy(outputs.logits, batch.y)
             if glob is not None:
-                term, notes = self._contrast(z, batch, glob, previous)
+                term, notes = self._contrast(z, batch, glob, previous, ctx.native)
                 terms["contrast"] = self.mu_moon * term
             if self.local_pairs and weight > 0:
                 terms["shared"] = weight * class_pairs(z, batch.y, zs, known, self.tau)
@@ -281,12 +281,12 @@ class FedSSC(Method):
         return weight if alone else 0.0, vectors["zs"].to(device), nobody["valid"].to(device)
 
     def _contrast(
-        self, z: Tensor, batch: Batch, glob: Frozen, previous: Frozen | None
+        self, z: Tensor, batch: Batch, glob: Frozen, previous: Frozen | None, native: bool
     ) -> tuple[Tensor, Tensors]:
         """MOON's term with the chosen negative, and the cosines for the record."""
         z_glob = glob(batch).z
         if previous is not None:
-            found = model_contrast(z, z_glob, [previous(batch).z], self.tau)
+            found = model_contrast(z, z_glob, [previous(batch).z], self.tau, native)
             return found.loss, {"cos_glob": found.cos_glob, "cos_prev": found.cos_prev}
         toward = F.cosine_similarity(z, z_glob, dim=-1)
         notes = {"cos_glob": toward.detach().mean()}

@@ -79,7 +79,8 @@ class MOON(Method):
                 near = F.cosine_similarity(z.detach(), z_glob, dim=-1).mean()
                 terms["l2"] = self.mu * representation_gap(z, z_glob)
                 return Loss.sum(terms, {"cos_glob": near})
-            found = model_contrast(z, z_glob, [prev(batch).z for prev in prevs], self.tau)
+            z_prevs = [prev(batch).z for prev in prevs]
+            found = model_contrast(z, z_glob, z_prevs, self.tau, ctx.native)
             terms["contrast"] = self.mu * found.loss
             return Loss.sum(terms, {"cos_glob": found.cos_glob, "cos_prev": found.cos_prev})
 

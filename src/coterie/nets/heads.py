@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from coterie.nets.build import Backbone
+from coterie.nets.native.chain import Chain, links_of
 from coterie.nets.norm import has_peer_norm, paired
 
 PREFIXES = ("backbone", "projector", "predictor", "prototypes", "classifier")
@@ -54,7 +56,12 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Outputs:
         """All outputs that the heads allow."""
-        h = self.encode(x)
+        if not torch.is_grad_enabled() and (at_once := AtOnce.of(self, x)) is not None:
+            return at_once(x)
+        return self.heads(self.encode(x))
+
+    def heads(self, h: Tensor) -> Outputs:
+        """What the heads make of representations."""
         z = h if self.projector is None else self.projector(h)
         p = None if self.predictor is None else self.predictor(z)
         logits = None if self.classifier is None else self.classifier(z)
@@ -72,6 +79,39 @@ class Network(nn.Module):
             together: Outputs = self(torch.cat(list(views)))
         columns = [[None] * len(views) if o is None else o.chunk(len(views)) for o in together]
         return tuple(Outputs(*row) for row in zip(*columns, strict=True))
+
+
+class AtOnce:
+    """The outputs of a network without gradients, as far as possible from one call of a kernel.
+
+    Later changes of the weights in their place are seen.
+    """
+
+    def __init__(self, net: Network, chain: Chain, parts: int) -> None:
+        self._net, self._chain, self._parts = net, chain, parts
+
+    @classmethod
+    def of(cls, net: Network, x: Tensor) -> "AtOnce | None":
+        """For batches like `x`; None where no kernel takes them."""
+        if not isinstance(net.backbone, Backbone):
+            return None
+        heads = [links_of(part) for part in (net.projector, net.classifier) if part is not None]
+        plain = [one for one in heads if one is not None]
+        whole = net.predictor is None and len(plain) == len(heads)
+        chain = net.backbone.chain(x, plain if whole else ())
+        return None if chain is None else cls(net, chain, len(plain) if whole else -1)
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether a batch is like the one that this was made for."""
+        return x.shape[1:] == self._chain.shape and x.dtype == self._chain.dtype
+
+    def __call__(self, x: Tensor) -> Outputs:
+        """All outputs that the heads allow."""
+        h, *rest = self._chain(x)
+        if self._parts < 0:
+            return self._net.heads(h)
+        z = h if self._net.projector is None else rest[0]
+        return Outputs(h, z, None, None if self._net.classifier is None else rest[-1])
 
 
 def moon_projector(width: int, projection: int) -> nn.Module:

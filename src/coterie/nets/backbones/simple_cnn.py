@@ -5,8 +5,11 @@
 At 3 x 32 x 32 it has 61,156 parameters, as published. It has no normalisation layer, so other
 values of `net.norm` than the default and `none` are refused. Images below 20 pixels would be used
 up by the unpadded convolutions, so there both are padded by two. With `net.kernel = "native"` each
-convolution is done together with what follows it, by a kernel in C.
+convolution is done together with what follows it, by a kernel in C; without gradients the network
+is one call.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +17,7 @@ from torch import Tensor, nn
 from coterie.core.errors import ConfigError
 from coterie.nets.build import Backbone, NetSettings, check_no_first_norm, check_no_norm
 from coterie.nets.native import layers
+from coterie.nets.native.chain import Chain, Link, links_of
 
 _PADDED_BELOW = 20
 _SMALLEST = 4
@@ -71,18 +75,29 @@ class SimpleCNN(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, c, rows, columns) -> (n, 84)."""
+        if not torch.is_grad_enabled() and (chain := self.chain(x)) is not None:
+            return chain(x)[0]
         h: Tensor = self.top(self._convolved(x))
         return h
+
+    def chain(self, x: Tensor, heads: Sequence[Sequence[Link]] = ()) -> Chain | None:
+        """Convolutions, linear layers and heads, where the kernels are in use."""
+        if not (self.in_lanes and layers.takes(x)):
+            return None
+        top = links_of(self.top)
+        assert top is not None
+        return Chain(x.shape[1:], x.dtype, self._convolutions(), [top, *heads])
+
+    def _convolutions(self) -> list[nn.Conv2d]:
+        return [layer for layer in self.features if isinstance(layer, nn.Conv2d)]
 
     def _convolved(self, x: Tensor) -> Tensor:
         if not (self.in_lanes and layers.takes(x)):
             features: Tensor = self.features(x)
             return features
-        for place in (0, 3):
-            convolution = self.features[place]
-            assert isinstance(convolution, nn.Conv2d) and convolution.bias is not None
-            padding = int(convolution.padding[0])
-            x = layers.conv_relu_pool(x, convolution.weight, convolution.bias, padding)
+        for layer in self._convolutions():
+            assert layer.bias is not None
+            x = layers.conv_relu_pool(x, layer.weight, layer.bias, int(layer.padding[0]))
         return x.flatten(1)
 
 

@@ -73,7 +73,7 @@ def build(library: Path = LIBRARY, flags: Sequence[str] = ()) -> None:
                 options = [*_COMMON, *vectors, *exact, *flags, *given]
                 _call([*command, *options, "-c", FOLDER / source, "-o", objects[-1]])
         whole = folder / "kernels.so"
-        _call([*command, "-shared", *flags, *objects, "-o", whole])
+        _call([*command, "-shared", *flags, *objects, "-lm", "-o", whole])
         beside = library.with_name(f".{library.name}.{os.getpid()}")
         shutil.copyfile(whole, beside)
         beside.replace(library)

@@ -1,4 +1,15 @@
-/* The gradients as they are called, each by the form that suits. */
+/* What is called, each by the form that suits. */
+
+EXPORT int NAME(frozen)(const REAL *x, ptrdiff_t x_lanes, const REAL *weight, const REAL *bias,
+                        REAL *y, ptrdiff_t lanes, ptrdiff_t channels, ptrdiff_t height,
+                        ptrdiff_t width, ptrdiff_t outputs, ptrdiff_t k)
+{
+    if (k == ROWS_OF_WEIGHTS)
+        return NAME(tiled_forward)(x, x_lanes, weight, bias, y, lanes, channels, height, width,
+                                   outputs);
+    return NAME(forward)(x, x_lanes, weight, bias, y, NULL, lanes, channels, height, width, outputs,
+                         k);
+}
 
 #if defined(BLEND)
 #define LEAN(k) ((k) == 3 || (k) == 5)

@@ -1,5 +1,6 @@
 /* The convolution kernels in both precisions, compiled once for every vector length. */
 #include "lanes.h"
+#include <math.h>
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
@@ -13,11 +14,14 @@
 #define WITH_BIT(codes, bit) _mm512_test_epi32_mask((__m512i)(codes), _mm512_set1_epi32(bit))
 #endif
 #include "convolution.h"
+#include "tiles.h"
 #include "gradients.h"
 #if defined(BLEND)
 #include "sparse.h"
 #endif
 #include "entries.h"
+#include "linear.h"
+#include "contrast.h"
 #undef REAL
 #undef WHOLE
 #undef TYPE
@@ -34,8 +38,11 @@
 #define WITH_BIT(codes, bit) _mm512_test_epi64_mask((__m512i)(codes), _mm512_set1_epi64(bit))
 #endif
 #include "convolution.h"
+#include "tiles.h"
 #include "gradients.h"
 #if defined(BLEND)
 #include "sparse.h"
 #endif
 #include "entries.h"
+#include "linear.h"
+#include "contrast.h"

@@ -106,10 +106,14 @@ def _pooled(memory: Tensor, weight: Tensor) -> tuple[int, ...]:
 
 
 def _forward(memory: Tensor, weight: Tensor, bias: Tensor, chosen: Tensor | None) -> Tensor:
+    """Without `chosen` in the form for frozen networks, which may round differently."""
     pooled = torch.empty(_pooled(memory, weight), dtype=memory.dtype)
-    given = (weight.contiguous(), bias.contiguous(), pooled, chosen)
+    given = (memory, memory.shape[-1], weight.contiguous(), bias.contiguous(), pooled)
     shape = _shape(memory, weight)
-    loaded().call("forward", memory.dtype, memory, memory.shape[-1], *given, *shape)
+    if chosen is None:
+        loaded().call("frozen", memory.dtype, *given, *shape)
+    else:
+        loaded().call("forward", memory.dtype, *given, chosen, *shape)
     return pooled
 
 

@@ -20,12 +20,16 @@ CHOICE = "COTERIE_KERNEL"  # what net.kernel = "auto" means, where it is set
 VECTORS = "COTERIE_VECTORS"  # a variant by name instead of the fastest
 PLACE = "COTERIE_KERNELS"  # a library by its path instead of the installed one
 
-_P, _S, _I, _F = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_float
+_P, _S, _I = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int
+_F, _D = ctypes.c_float, ctypes.c_double
 _Signature = tuple[type[Any], ...]
 _BOTH: dict[str, _Signature] = {  # in both precisions
     "forward": (_P, _S, _P, _P, _P, _P, *(_S,) * 6),
+    "frozen": (_P, _S, _P, _P, _P, *(_S,) * 6),
     "weight_gradient": (_P, _S, _P, _P, _P, _P, *(_S,) * 6),
     "input_gradient": (_P, _P, _P, _P, *(_S,) * 6),
+    "chain": (_P, *(_S,) * 7, _P, _S),
+    "contrast": (_P, _P, _P, _P, *(_S,) * 3, _D, _D),
     "turn": (_P, _S, _S, _S, _P),
 }
 _SINGLE: dict[str, _Signature] = {
