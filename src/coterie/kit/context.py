@@ -1,6 +1,6 @@
 """What a method may touch: `ClientContext` on a client, `ServerContext` on the server."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from coterie.kit import aggregate
 from coterie.kit.aggregate import Reduced
 from coterie.kit.objective import Batch, Objective
 from coterie.kit.optimizers import Local
-from coterie.kit.pool import Frozen, Nets
+from coterie.kit.pool import Frozen, Nets, References
 from coterie.kit.server_optimizer import ServerOptimizer
 from coterie.nets.heads import Network
 
@@ -87,6 +87,10 @@ class ClientContext:
         whole = local.steps == 0 or seen >= samples  # else most of a table would be for nothing
         kept = self._kept.get(f"{key}:{slot}", {})
         return self._nets.frozen(key, weights, kept, self.data.sweep if whole else None)
+
+    def references(self, models: Sequence[Tensors]) -> References:
+        """Reference networks that are asked for z of the same batches."""
+        return References([self.frozen(weights) for weights in models])
 
     def fresh(self, key: str = "model") -> Tensors:
         """Weights of this client's own initialisation, the same in every round."""

@@ -41,7 +41,9 @@ def model_contrast(
     references = [one.detach() for one in (z_glob, *z_prevs)]
     means = _ModelContrast.apply(z, tau, native, *references)  # type: ignore[no-untyped-call]
     loss, near, *far = means
-    return ModelContrast(loss, near, sum(far, near.new_zeros(())) / max(1, len(far)))
+    if len(far) == 1:
+        return ModelContrast(loss, near, far[0])
+    return ModelContrast(loss, near, torch.stack(far).mean() if far else near.new_zeros(()))
 
 
 class _ModelContrast(torch.autograd.Function):

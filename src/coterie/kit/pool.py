@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from coterie.core.bundle import Tensors
 from coterie.kit.objective import Batch, Stretch
-from coterie.nets.heads import AtOnce, Network, Outputs
+from coterie.nets.heads import AtOnce, Network, Outputs, projections_at_once
+from coterie.nets.native.chain import Chain
 from coterie.nets.norm import BATCH_NORMS, batch_norm_buffers
 
 
@@ -70,6 +71,24 @@ class Frozen:
     def project(self, x: Tensor) -> Tensor:
         """The projection z of images; h where there is no projector."""
         return self._forward(x).z
+
+
+class References:
+    """Several reference networks that see the same batches and are asked for z alone."""
+
+    def __init__(self, networks: Sequence[Frozen]) -> None:
+        self._networks = tuple(networks)
+        self._chain: Chain | None = None
+
+    def __call__(self, batch: Batch) -> list[Tensor]:
+        """z of every network for the first view of a batch; where possible in one call."""
+        alone = batch.stretch is None or len(batch.stretch.views[0]) == len(batch)
+        if alone and not batch.plain:
+            if self._chain is None or not self._chain.takes(batch.x):
+                self._chain = projections_at_once([one.net for one in self._networks], batch.x)
+            if self._chain is not None:
+                return self._chain(batch.x)
+        return [one(batch).z for one in self._networks]
 
 
 def _map(outputs: Outputs, change: Callable[[Tensor], Tensor]) -> Outputs:

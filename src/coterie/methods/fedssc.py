@@ -22,7 +22,7 @@ layer frozen and mu_glob constant, then CE on the output layer. `local_pairs`: p
 batch join those with zs. No code was published.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
@@ -41,7 +41,7 @@ from coterie.kit.local import train
 from coterie.kit.losses import class_pairs, model_contrast, prototype_contrast
 from coterie.kit.method import Method
 from coterie.kit.objective import Batch, Loss
-from coterie.kit.pool import Frozen, Nets
+from coterie.kit.pool import Nets
 from coterie.kit.prototypes import (
     CLASSIFIER,
     EXTRACT,
@@ -238,24 +238,25 @@ class FedSSC(Method):
     ) -> None:
         stage = ctx.round.stage
         contrasts = self.mu_moon > 0 and (stage != FEATURES or self.stage1 == "moon+glob")
-        previous = None
+        models = [down["model"]]
         if contrasts and self.negative == "previous":
-            previous = ctx.frozen(state["previous"]) if state else None
-            contrasts = previous is not None
-        glob = ctx.frozen(down["model"]) if contrasts else None
+            models += [state["previous"]] if state else []
+            contrasts = state is not None
+        references = ctx.references(models) if contrasts else None
         weight, zs, known = self._shared(ctx, net)
         if stage == FEATURES and not self.local_pairs:
             require_some(known, f"lower method.min_count (now {self.min_count})")
 
         def loss(net: Network, batch: Batch) -> Loss:
+            others = None if references is None else references(batch)
             outputs = net(batch.x)
             z = outputs.z
             terms: Tensors = {}
             notes: Tensors = {}
             if stage != FEATURES:
                 terms["class"] = F.cross_entropy(outputs.logits, batch.y)
-            if glob is not None:
-                term, notes = self._contrast(z, batch, glob, previous, ctx.native)
+            if others is not None:
+                term, notes = self._contrast(z, batch, others, ctx.native)
                 terms["contrast"] = self.mu_moon * term
             if self.local_pairs and weight > 0:
                 terms["shared"] = weight * class_pairs(z, batch.y, zs, known, self.tau)
@@ -281,12 +282,12 @@ class FedSSC(Method):
         return weight if alone else 0.0, vectors["zs"].to(device), nobody["valid"].to(device)
 
     def _contrast(
-        self, z: Tensor, batch: Batch, glob: Frozen, previous: Frozen | None, native: bool
+        self, z: Tensor, batch: Batch, others: Sequence[Tensor], native: bool
     ) -> tuple[Tensor, Tensors]:
         """MOON's term with the chosen negative, and the cosines for the record."""
-        z_glob = glob(batch).z
-        if previous is not None:
-            found = model_contrast(z, z_glob, [previous(batch).z], self.tau, native)
+        z_glob, *z_prevs = others
+        if z_prevs:
+            found = model_contrast(z, z_glob, z_prevs, self.tau, native)
             return found.loss, {"cos_glob": found.cos_glob, "cos_prev": found.cos_prev}
         toward = F.cosine_similarity(z, z_glob, dim=-1)
         notes = {"cos_glob": toward.detach().mean()}

@@ -63,23 +63,20 @@ class MOON(Method):
         """Train against the reference models; remember the result as the newest of them."""
         net = ctx.net(down["model"])
         earlier = self._earlier(ctx, state)
-        if self.mu > 0 and (earlier or self.term == "l2"):
-            glob = ctx.frozen(down["model"])
-            prevs = [ctx.frozen(weights) for weights in earlier]
-        else:
-            glob, prevs = None, []
+        contrasts = self.mu > 0 and (bool(earlier) or self.term == "l2")
+        references = ctx.references([down["model"], *earlier]) if contrasts else None
 
         def loss(net: Network, batch: Batch) -> Loss:
-            outputs = net(batch.x)
+            others = None if references is None else references(batch)
+            outputs = net(batch.x)  # last, for what its gradients need is in the caches then
             terms = {"class": F.cross_entropy(outputs.logits, batch.y)}
-            if glob is None:
+            if others is None:
                 return Loss.sum(terms)
-            z, z_glob = outputs.z, glob(batch).z
+            z, (z_glob, *z_prevs) = outputs.z, others
             if self.term == "l2":
                 near = F.cosine_similarity(z.detach(), z_glob, dim=-1).mean()
                 terms["l2"] = self.mu * representation_gap(z, z_glob)
                 return Loss.sum(terms, {"cos_glob": near})
-            z_prevs = [prev(batch).z for prev in prevs]
             found = model_contrast(z, z_glob, z_prevs, self.tau, ctx.native)
             terms["contrast"] = self.mu * found.loss
             return Loss.sum(terms, {"cos_glob": found.cos_glob, "cos_prev": found.cos_prev})

@@ -1,6 +1,5 @@
 """Backbones by name: the directory `nets/backbones` is the registry."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, Literal, cast
@@ -9,7 +8,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from coterie.core.errors import ConfigError
-from coterie.nets.native.chain import Chain, Link
+from coterie.nets.native.chain import Row
 from coterie.nets.native.library import KernelKind
 from coterie.nets.norm import NormKind
 
@@ -33,8 +32,8 @@ class Backbone(nn.Module):
     width: int
     in_lanes = False  # whether its first layer wants the samples of a batch innermost in memory
 
-    def chain(self, x: Tensor, heads: Sequence[Sequence[Link]] = ()) -> Chain | None:
-        """The network and heads after it in one call, if there is a kernel for batches like `x`."""
+    def row(self, x: Tensor) -> Row | None:
+        """Its layers, if there is a kernel that takes batches like `x` through all of them."""
         return None
 
 

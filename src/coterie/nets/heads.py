@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.nets.build import Backbone
-from coterie.nets.native.chain import Chain, links_of
+from coterie.nets.native.chain import Chain, Row, links_of
 from coterie.nets.norm import has_peer_norm, paired
 
 PREFIXES = ("backbone", "projector", "predictor", "prototypes", "classifier")
@@ -87,31 +87,42 @@ class AtOnce:
     Later changes of the weights in their place are seen.
     """
 
-    def __init__(self, net: Network, chain: Chain, parts: int) -> None:
-        self._net, self._chain, self._parts = net, chain, parts
+    def __init__(self, net: Network, chain: Chain, whole: bool) -> None:
+        self._net, self._chain, self._whole = net, chain, whole
+        self.takes = chain.takes
 
     @classmethod
     def of(cls, net: Network, x: Tensor) -> "AtOnce | None":
         """For batches like `x`; None where no kernel takes them."""
-        if not isinstance(net.backbone, Backbone):
+        row = net.backbone.row(x) if isinstance(net.backbone, Backbone) else None
+        if row is None:
             return None
         heads = [links_of(part) for part in (net.projector, net.classifier) if part is not None]
         plain = [one for one in heads if one is not None]
         whole = net.predictor is None and len(plain) == len(heads)
-        chain = net.backbone.chain(x, plain if whole else ())
-        return None if chain is None else cls(net, chain, len(plain) if whole else -1)
-
-    def takes(self, x: Tensor) -> bool:
-        """Whether a batch is like the one that this was made for."""
-        return x.shape[1:] == self._chain.shape and x.dtype == self._chain.dtype
+        row = Row(row.convolutions, [*row.parts, *plain]) if whole else row
+        return cls(net, Chain(x.shape[1:], x.dtype, [row]), whole)
 
     def __call__(self, x: Tensor) -> Outputs:
         """All outputs that the heads allow."""
         h, *rest = self._chain(x)
-        if self._parts < 0:
+        if not self._whole:
             return self._net.heads(h)
         z = h if self._net.projector is None else rest[0]
         return Outputs(h, z, None, None if self._net.classifier is None else rest[-1])
+
+
+def projections_at_once(nets: Sequence[Network], x: Tensor) -> Chain | None:
+    """One call for z of several networks, for batches like `x`; None where no kernel has it."""
+    rows = []
+    for net in nets:
+        row = net.backbone.row(x) if isinstance(net.backbone, Backbone) else None
+        projector = [] if net.projector is None else links_of(net.projector)
+        if row is None or projector is None:
+            return None
+        layers = [link for part in row.parts for link in part]
+        rows.append(Row(row.convolutions, [[*layers, *projector]]))
+    return Chain(x.shape[1:], x.dtype, rows)
 
 
 def moon_projector(width: int, projection: int) -> nn.Module:

@@ -9,15 +9,13 @@ convolution is done together with what follows it, by a kernel in C; without gra
 is one call.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import ConfigError
 from coterie.nets.build import Backbone, NetSettings, check_no_first_norm, check_no_norm
 from coterie.nets.native import layers
-from coterie.nets.native.chain import Chain, Link, links_of
+from coterie.nets.native.chain import Chain, Row, links_of
 
 _PADDED_BELOW = 20
 _SMALLEST = 4
@@ -75,18 +73,15 @@ class SimpleCNN(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, c, rows, columns) -> (n, 84)."""
-        if not torch.is_grad_enabled() and (chain := self.chain(x)) is not None:
-            return chain(x)[0]
+        if not torch.is_grad_enabled() and (row := self.row(x)) is not None:
+            return Chain(x.shape[1:], x.dtype, [row])(x)[0]
         h: Tensor = self.top(self._convolved(x))
         return h
 
-    def chain(self, x: Tensor, heads: Sequence[Sequence[Link]] = ()) -> Chain | None:
-        """Convolutions, linear layers and heads, where the kernels are in use."""
-        if not (self.in_lanes and layers.takes(x)):
-            return None
-        top = links_of(self.top)
-        assert top is not None
-        return Chain(x.shape[1:], x.dtype, self._convolutions(), [top, *heads])
+    def row(self, x: Tensor) -> Row | None:
+        """All layers, where the kernels are in use."""
+        top = links_of(self.top) if self.in_lanes and layers.takes(x) else None
+        return None if top is None else Row(self._convolutions(), [top])
 
     def _convolutions(self) -> list[nn.Conv2d]:
         return [layer for layer in self.features if isinstance(layer, nn.Conv2d)]

@@ -1,4 +1,4 @@
-"""A frozen network in one call: convolutions with ReLU and pooling, then linear layers.
+"""Frozen networks in one call: convolutions with ReLU and pooling, then linear layers.
 
 Between two calls of a small network's layers the interpreter and its libraries have to come back
 into the processor's caches, which costs as much as the layers themselves. Where no gradient is
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coterie.nets.native.layers import in_lanes
 from coterie.nets.native.library import loaded
 
-_NUMBERS = 8  # of a layer, as the kernel reads them
+_NUMBERS = 9  # of a layer, as the kernel reads them
 _OUT = 2  # which of them says where its outputs go
 _SMALLEST = 2  # what can be pooled
 
@@ -25,6 +25,16 @@ class Link(NamedTuple):
 
     layer: nn.Linear
     relu: bool
+
+
+class Row(NamedTuple):
+    """A network: convolutions, each with ReLU and 2 x 2 max-pooling, and linear layers after them.
+
+    The outputs at the end of every part of the linear layers are asked for.
+    """
+
+    convolutions: Sequence[nn.Conv2d]
+    parts: Sequence[Sequence[Link]]
 
 
 def links_of(part: nn.Module) -> list[Link] | None:
@@ -41,39 +51,33 @@ def links_of(part: nn.Module) -> list[Link] | None:
 
 
 class Chain:
-    """The layers in a row: called with a batch, it gives the outputs after each part.
+    """Networks that are given the same batch: the outputs of their parts, one after the other.
 
-    The first part continues from the convolutions, each followed by ReLU and 2 x 2 max-pooling, the
-    others from the part before. Later changes of the weights in their place are seen.
+    Later changes of the weights in their place are seen.
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        convolutions: Sequence[nn.Conv2d],
-        parts: Sequence[Sequence[Link]],
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, rows: Sequence[Row]) -> None:
         self.shape, self.dtype = tuple(shape), dtype
         self._held: list[Tensor] = []  # keeps the weights where they are
         self._numbers: list[int] = []
         self._most = self._bordered = 0  # entries of a sample: outputs, and inputs with a border
-        entries = self._convolve(convolutions)
         self._ends: list[tuple[int, int]] = []  # where a part's last layer is, and its outputs
-        for part in parts:
-            for link in part:
-                outputs, inputs = link.layer.weight.shape
-                if inputs != entries:
-                    raise ValueError(f"a linear layer of {inputs} inputs does not fit {entries}")
-                self._add(link.layer, inputs, outputs, 0, 0, link.relu)
-                entries, self._most = outputs, max(self._most, outputs)
-            self._ends.append((len(self._numbers) - _NUMBERS + _OUT, entries))
+        for row in rows:
+            start = len(self._numbers)
+            entries = self._convolve(row.convolutions)
+            for part in row.parts:
+                entries = self._link(part, entries)
+            self._numbers[start + _NUMBERS - 1] = 1
         self._links = (ctypes.c_ssize_t * len(self._numbers))(*self._numbers)
         self._place = ctypes.addressof(self._links)
 
+    def takes(self, x: Tensor) -> bool:
+        """Whether a batch is like the one that this was made for."""
+        return x.shape[1:] == self.shape and x.dtype == self.dtype
+
     def __call__(self, x: Tensor) -> list[Tensor]:
         """(samples, outputs) for every part."""
-        if x.shape[1:] != self.shape or x.dtype != self.dtype:
+        if not self.takes(x):
             raise ValueError(f"a batch {tuple(x.shape)} of {x.dtype} for {self.shape}")
         memory, samples = in_lanes(x), x.shape[0]
         lanes = memory.shape[-1]
@@ -106,10 +110,21 @@ class Chain:
             self._most = max(self._most, channels * rows * columns)
         return channels * rows * columns
 
+    def _link(self, part: Sequence[Link], entries: int) -> int:
+        """Add linear layers; the entries that they leave of a sample."""
+        for link in part:
+            outputs, inputs = link.layer.weight.shape
+            if inputs != entries:
+                raise ValueError(f"a linear layer of {inputs} inputs does not fit {entries}")
+            self._add(link.layer, inputs, outputs, 0, 0, link.relu)
+            entries, self._most = outputs, max(self._most, outputs)
+        self._ends.append((len(self._numbers) - _NUMBERS + _OUT, entries))
+        return entries
+
     def _add(self, layer: nn.Conv2d | nn.Linear, *rest: int) -> None:
         weight, bias = layer.weight.detach(), layer.bias
         if weight.dtype != self.dtype or weight.device.type != "cpu":
             raise ValueError(f"weights of {weight.dtype} on {weight.device} for {self.dtype}")
         bias = weight.new_zeros(len(weight)) if bias is None else bias.detach()
         self._held += (weight.contiguous(), bias.contiguous())
-        self._numbers += (*(one.data_ptr() for one in self._held[-2:]), 0, *rest)
+        self._numbers += (*(one.data_ptr() for one in self._held[-2:]), 0, *rest, 0)

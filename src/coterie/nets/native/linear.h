@@ -1,4 +1,4 @@
-/* Linear layers, and a whole frozen network in one call, for one type of number.
+/* Linear layers, and whole frozen networks in one call, for one type of number.
  *
  *     y[o, n] = bias[o] + sum_i weight[o, i] x[i, n],   or the larger of that and zero
  *
@@ -76,6 +76,7 @@ struct NAME(link) { /* every member as long as a pointer: the caller gives an ar
     ptrdiff_t k;               /* side of a convolution's weights; 0: a linear layer */
     ptrdiff_t padding;         /* of a convolution */
     ptrdiff_t relu;            /* of a linear layer */
+    ptrdiff_t first;           /* it takes x: another network begins */
 };
 
 /* x inside a border of zeros. */
@@ -101,8 +102,9 @@ static void NAME(hand_out)(const REAL *y, REAL *out, ptrdiff_t outputs, ptrdiff_
                 out[m * outputs + o] = y[o * lanes + m];
 }
 
-/* The convolutions with ReLU and pooling, then the linear layers. `most` is the number of entries
- * of the largest outputs, `bordered` that of the largest inputs with a border, where there is one. */
+/* Of one or more networks the convolutions with ReLU and pooling, then the linear layers. `most` is
+ * the number of entries of the largest outputs, `bordered` that of the largest inputs with a border,
+ * where there is one. */
 EXPORT int NAME(chain)(const REAL *x, ptrdiff_t x_lanes, ptrdiff_t samples, ptrdiff_t lanes,
                        ptrdiff_t height, ptrdiff_t width, ptrdiff_t most, ptrdiff_t bordered,
                        const struct NAME(link) *links, ptrdiff_t count)
@@ -111,10 +113,14 @@ EXPORT int NAME(chain)(const REAL *x, ptrdiff_t x_lanes, ptrdiff_t samples, ptrd
     if (!memory)
         return NO_MEMORY;
     REAL *framed = memory + 2 * most;
+    const REAL *given = x;
+    const ptrdiff_t given_lanes = x_lanes, given_height = height, given_width = width;
     int failed = OK;
     for (ptrdiff_t l = 0; l < count && !failed; l++) {
         const struct NAME(link) *link = links + l;
         REAL *y = memory + l % 2 * most;
+        if (link->first)
+            x = given, x_lanes = given_lanes, height = given_height, width = given_width;
         if (link->k == 0) {
             NAME(linear)(x, link->weight, link->bias, y, link->inputs, link->outputs, lanes,
                          link->relu != 0);

@@ -9,8 +9,14 @@ from torch import Tensor, nn
 
 from coterie.kit.losses import model_contrast
 from coterie.nets.backbones.simple_cnn import SimpleCNN
-from coterie.nets.heads import AtOnce, Network, mlp_head, moon_projector
-from coterie.nets.native.chain import Chain, links_of
+from coterie.nets.heads import (
+    AtOnce,
+    Network,
+    mlp_head,
+    moon_projector,
+    projections_at_once,
+)
+from coterie.nets.native.chain import Chain, Row, links_of
 from coterie.nets.native.contrast import contrast, takes
 from coterie.nets.native.layers import conv_relu_pool
 
@@ -131,24 +137,44 @@ def test_parts_of_other_layers_are_left_to_torch() -> None:
     assert links_of(nn.Sequential()) is None
     links = links_of(moon_projector(4, 3))
     assert links is not None and [link.relu for link in links] == [True, False]
-    unbiased = Chain((1, 6, 6), torch.float32, [], [links_of(nn.Linear(36, 2, bias=False)) or []])
-    assert unbiased(torch.zeros(3, 1, 6, 6))[0].tolist() == [[0.0, 0.0]] * 3
+    row = Row([], [links_of(nn.Linear(36, 2, bias=False)) or []])
+    assert chain(row)(torch.zeros(3, 1, 6, 6))[0].tolist() == [[0.0, 0.0]] * 3
+
+
+def chain(*rows: Row, shape: tuple[int, ...] = (1, 6, 6)) -> Chain:
+    return Chain(shape, torch.float32, rows)
 
 
 def test_layers_that_do_not_fit_are_refused() -> None:
     links = links_of(nn.Linear(10, 2))
     assert links is not None
     with pytest.raises(ValueError, match="10 inputs does not fit 36"):
-        Chain((1, 6, 6), torch.float32, [], [links])
+        chain(Row([], [links]))
     with pytest.raises(ValueError, match="do not fit 1 channels of 6 x 6"):
-        Chain((1, 6, 6), torch.float32, [nn.Conv2d(2, 3, 5)], [])
+        chain(Row([nn.Conv2d(2, 3, 5)], []))
     with pytest.raises(ValueError, match="do not fit 1 channels of 5 x 6"):
-        Chain((1, 5, 6), torch.float32, [nn.Conv2d(1, 3, 5)], [])
+        chain(Row([nn.Conv2d(1, 3, 5)], []), shape=(1, 5, 6))
     with pytest.raises(ValueError, match=r"float32 on cpu for torch\.float64"):
-        Chain((1, 6, 6), torch.float64, [nn.Conv2d(1, 3, 3)], [])
-    chain = Chain((1, 6, 6), torch.float32, [nn.Conv2d(1, 3, 3)], [])
+        Chain((1, 6, 6), torch.float64, [Row([nn.Conv2d(1, 3, 3)], [])])
+    fits = chain(Row([nn.Conv2d(1, 3, 3)], []))
     with pytest.raises(ValueError, match=r"a batch \(2, 1, 7, 6\)"):
-        chain(torch.zeros(2, 1, 7, 6))
+        fits(torch.zeros(2, 1, 7, 6))
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8)])
+def test_several_networks_in_one_call(shape: tuple[int, int, int]) -> None:
+    first, _ = networks(shape, "moon")
+    second, _ = networks(shape, "none")
+    with torch.no_grad():
+        for weight in second.parameters():
+            weight.mul_(1.5)
+        x = seeded(10, 21, *shape)
+        together = projections_at_once([first, second, first], x)
+        assert together is not None
+        for z, net in zip(together(x), (first, second, first), strict=True):
+            assert torch.equal(z, net(x).z)
+        assert projections_at_once([first, networks(shape, "norms")[0]], x) is None
+        assert projections_at_once([networks(shape, "moon")[1]], x) is None
 
 
 # ---- MOON's term ----
