@@ -17,6 +17,7 @@ from coterie.experiment import prepare
 from coterie.kit.context import ClientContext
 from coterie.kit.losses import model_contrast
 from coterie.kit.objective import Batch
+from coterie.kit.pool import Frozen
 from coterie.nets.backbones.simple_cnn import HalvingPool
 from coterie.nets.native.library import Missing, library
 from coterie.runner import choose
@@ -67,12 +68,18 @@ def test_the_contrast_agrees_with_the_plain_form(ctx: ClientContext) -> None:
     assert batches > 8  # more than one stretch in every epoch, where there are any
 
 
+def counted(ctx: ClientContext, patch: pytest.MonkeyPatch) -> tuple[Frozen, list[int]]:
+    """A reference network, and the sizes of the batches that go through it."""
+    frozen, calls = ctx.frozen(ctx.fresh()), list[int]()
+    forward = frozen._forward
+    patch.setattr(frozen, "_forward", lambda x: (calls.append(len(x)), forward(x))[1])
+    return frozen, calls
+
+
 def test_forwards_of_a_reference_are_few(
     ctx: ClientContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frozen, calls = ctx.frozen(ctx.fresh()), list[int]()
-    forward = frozen._forward
-    monkeypatch.setattr(frozen, "_forward", lambda x: (calls.append(len(x)), forward(x))[1])
+    frozen, calls = counted(ctx, monkeypatch)
     batches = [len(frozen(batch).z) for batch in ctx.batches()]
     if ctx.data._augment == "none":  # type: ignore[attr-defined]
         assert sum(calls) == len(ctx.data)  # every image once for the whole task
@@ -84,13 +91,23 @@ def test_forwards_of_a_reference_are_few(
             assert len(calls) <= len(batches) / 2
 
 
-def test_few_steps_make_no_table(ctx: ClientContext) -> None:
+def test_few_steps_make_no_table(ctx: ClientContext, monkeypatch: pytest.MonkeyPatch) -> None:
     ctx.local = replace(ctx.local, steps=1)
-    frozen, calls = ctx.frozen(ctx.fresh()), []
-    frozen.net.register_forward_hook(lambda module, x, out: calls.append(len(x[0])))
+    frozen, calls = counted(ctx, monkeypatch)
     for batch in ctx.batches():
         frozen(batch)
-    assert sum(calls) < len(ctx.data)
+    assert 0 < sum(calls) < len(ctx.data)
+
+
+def test_references_are_their_networks(ctx: ClientContext) -> None:
+    models = [{name: tensor * by for name, tensor in ctx.fresh().items()} for by in (1, 1.1, 0.9)]
+    references, alone = ctx.references(models), [ctx.frozen(model) for model in models]
+    for batch in ctx.batches():
+        found = references(batch)
+        for z, one in zip(found, alone, strict=True):
+            assert not z.requires_grad
+            assert torch.allclose(z, one(batch).z, rtol=1e-5, atol=1e-6)
+    assert (references._chain is not None) == (ctx.native and not batch.plain)
 
 
 def test_batches_are_cut_from_their_stretch(ctx: ClientContext) -> None:
