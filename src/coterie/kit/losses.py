@@ -35,8 +35,8 @@ def model_contrast(
 
         -log( e^{cos(z, z_glob)/tau} / (e^{cos(z, z_glob)/tau} + sum_b e^{cos(z, z_prev_b)/tau}) )
 
-    Without an earlier model there is nothing to compare with and the loss is 0. `native`: by a
-    kernel in C, which agrees up to rounding.
+    Without an earlier model there is nothing to compare with and the loss is 0. It can be
+    differentiated once. `native`: by a kernel in C, which agrees up to rounding.
     """
     references = [one.detach() for one in (z_glob, *z_prevs)]
     means = _ModelContrast.apply(z, tau, native, *references)  # type: ignore[no-untyped-call]
