@@ -94,7 +94,7 @@ class AtOnce:
     @classmethod
     def of(cls, net: Network, x: Tensor) -> "AtOnce | None":
         """For batches like `x`; None where no kernel takes them."""
-        row = net.backbone.row(x) if isinstance(net.backbone, Backbone) else None
+        row = _row(net, x)
         if row is None:
             return None
         heads = [links_of(part) for part in (net.projector, net.classifier) if part is not None]
@@ -112,11 +112,15 @@ class AtOnce:
         return Outputs(h, z, None, None if self._net.classifier is None else rest[-1])
 
 
+def _row(net: Network, x: Tensor) -> Row | None:
+    return net.backbone.row(x) if isinstance(net.backbone, Backbone) else None
+
+
 def projections_at_once(nets: Sequence[Network], x: Tensor) -> Chain | None:
     """One call for z of several networks, for batches like `x`; None where no kernel has it."""
     rows = []
     for net in nets:
-        row = net.backbone.row(x) if isinstance(net.backbone, Backbone) else None
+        row = _row(net, x)
         projector = [] if net.projector is None else links_of(net.projector)
         if row is None or projector is None:
             return None

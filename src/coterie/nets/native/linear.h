@@ -2,7 +2,7 @@
  *
  *     y[o, n] = bias[o] + sum_i weight[o, i] x[i, n],   or the larger of that and zero
  *
- * with the samples n framedmost, as the convolutions leave them: (channel, row, column) is i.
+ * with the samples n innermost, as the convolutions leave them: (channel, row, column) is i.
  */
 
 #define LINEAR_SUM(o, v) VECTOR s##o##v = SPLAT(bias[o]);
