@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-NATIVE := $(wildcard src/coterie/nets/native/*.[ch]) src/coterie/nets/native/build.py hatch_build.py
+NATIVE := $(wildcard src/coterie/native/*.[ch]) src/coterie/native/build.py hatch_build.py
 
 $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)

@@ -8,11 +8,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NATIVE = Path("src/coterie/nets/native")
+NATIVE = Path("src/coterie/native")
 
 
 def builder(root: Path) -> ModuleType:
-    """`coterie.nets.native.build`, without importing the package: torch may not be there."""
+    """`coterie.native.build`, without importing the package: torch may not be there."""
     spec = importlib.util.spec_from_file_location("native_build", root / NATIVE / "build.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -8,7 +8,7 @@ import numpy as np
 
 import coterie
 from coterie.engine.record import Event, RoundEvent
-from coterie.runner import Result
+from coterie.experiment.run import Result
 
 CLASSES, ENTRIES, CLIENTS = 3, 6, 6
 

@@ -15,15 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
 from coterie.core.task import ClientId, Reply, Round, Stage
 from coterie.kit import stock
 from coterie.kit.context import ClientContext, ServerContext
 from coterie.kit.local import Stepper, train
 from coterie.kit.method import FederatedEvaluator, Method
-from coterie.kit.objective import Batch, Loss, Objective
+from coterie.kit.networks import Nets
+from coterie.kit.objective import Loss, Objective
 from coterie.kit.optimizers import make_optimizer
-from coterie.kit.pool import Nets
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network, moon_projector
 

@@ -21,7 +21,7 @@ def resident(pid: int) -> int:
 
 def workers() -> list[int]:
     """The resident bytes of this process's workers."""
-    return [resident(pid) for nursery in children(os.getpid()) for pid in children(nursery)]
+    return [resident(pid) for fork_server in children(os.getpid()) for pid in children(fork_server)]
 
 
 def children(pid: int) -> list[int]:

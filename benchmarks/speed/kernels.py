@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 
 from coterie.core.exact import exact_arithmetic
+from coterie.core.settings import Local, NetSettings
 from coterie.data.augment import CropFlip, Normalise
-from coterie.kit.optimizers import Local, make_optimizer
-from coterie.nets.build import NetSettings, make_backbone
-from coterie.nets.native.images import gather
-from coterie.nets.native.library import loaded
-from coterie.nets.native.sgd import FlatSGD
+from coterie.kit.optimizers import make_optimizer
+from coterie.native.images import gather
+from coterie.native.library import loaded
+from coterie.native.sgd import FlatSGD
+from coterie.nets.build import make_backbone
 
 HERE = Path(__file__).parent
 BATCH, SHAPE = 64, (3, 32, 32)

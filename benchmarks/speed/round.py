@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from coterie.config import resolve
 from coterie.data import datasets
 from coterie.data.datasets import Dataset
-from coterie.experiment import prepare
+from coterie.experiment.config import resolve
+from coterie.experiment.prepare import prepare
 
 HERE = Path(__file__).parent
 WORKERS = 2

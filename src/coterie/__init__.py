@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coterie.core.bundle import Blob, Bundle
     from coterie.core.errors import CoterieError
+    from coterie.experiment.run import Result, fit, run
     from coterie.kit.method import Method
     from coterie.kit.objective import Objective
-    from coterie.runner import Result, fit, run
 
 __version__ = "0.1.0"
 
@@ -21,9 +21,9 @@ _HOMES = {
     "CoterieError": "coterie.core.errors",
     "Method": "coterie.kit.method",
     "Objective": "coterie.kit.objective",
-    "Result": "coterie.runner",
-    "fit": "coterie.runner",
-    "run": "coterie.runner",
+    "Result": "coterie.experiment.run",
+    "fit": "coterie.experiment.run",
+    "run": "coterie.experiment.run",
 }
 
 __all__ = [

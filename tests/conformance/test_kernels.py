@@ -12,7 +12,7 @@ from cases import CASES, Case
 
 import toy
 from coterie.core import registry
-from coterie.nets.native.library import Missing, library
+from coterie.native.library import Missing, library
 
 KERNELS = ("native", "torch")
 SHIPPED = [case for case in CASES if case.name in registry.names("methods")]

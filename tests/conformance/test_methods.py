@@ -13,13 +13,13 @@ import toy
 from coterie.core import codec
 from coterie.core.bundle import Bundle
 from coterie.core.errors import NoReplies, RunFailed
+from coterie.core.settings import ServerSettings
 from coterie.core.task import METHOD, Round, Task
 from coterie.engine.site import Site
-from coterie.experiment import Experiment, prepare
+from coterie.experiment.prepare import Experiment, prepare
+from coterie.experiment.run import Result, choose
 from coterie.kit.aggregate import Screen
 from coterie.kit.context import ServerContext
-from coterie.kit.server_optimizer import ServerOptimizer
-from coterie.runner import Result, choose
 
 every_method = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -70,7 +70,7 @@ def server_context(chosen: Experiment, folder: Path) -> ServerContext:
         local=parts.local,
         nets=parts.nets(METHOD),
         rules=parts.method.uploads(round_zero(chosen).stage),
-        optimizer=ServerOptimizer(),
+        optimizer=ServerSettings(),
         spool=folder / "spool",
     )
 

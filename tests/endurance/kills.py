@@ -3,7 +3,7 @@
     python tests/endurance/kills.py --trials 20
 
 Every trial runs a stateful method in two workers, kills the main process, a worker, both, or the
-nursery of the workers at a random moment, and resumes until the run is done. It counts as equal
+fork_server of the workers at a random moment, and resumes until the run is done. It counts as equal
 if the metrics (less the clock), the model and every personal model are those of a run that was
 left alone.
 """
@@ -24,7 +24,7 @@ sys.path.insert(0, str(TESTS))
 
 import toy  # noqa: E402
 
-KINDS = ("main", "worker", "both", "nursery")
+KINDS = ("main", "worker", "both", "fork-server")
 ROUNDS = 40
 _DEADLINE = 120.0
 
@@ -58,7 +58,7 @@ def children(pid: int) -> list[int]:
 
 
 def workers(pid: int) -> list[int]:
-    """The workers of a run: what its nursery, a child of its main process, has forked."""
+    """The workers of a run: what its fork_server, a child of its main process, has forked."""
     return [one for one in children(pid) if _parent(one) != pid]
 
 
@@ -123,7 +123,7 @@ def trial(config: Path, out: Path, kind: str, seed: int, duration: float) -> Non
         every, working = children(process.pid), workers(process.pid)
         if kind in ("worker", "both") and working:
             kill(generator.choice(working))
-        if kind == "nursery":
+        if kind == "fork-server":
             for one in set(every) - set(working):
                 kill(one)
         if kind in ("main", "both"):

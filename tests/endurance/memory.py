@@ -81,7 +81,7 @@ def main() -> None:
     with TemporaryDirectory() as name:
         found = watch(Path(name), options.clients, options.rounds, every=1)
     for pid, size in found.rounds[SETTLED].items():
-        who = "main" if pid == os.getpid() else "worker or nursery"
+        who = "main" if pid == os.getpid() else "worker or fork server"
         last = found.rounds[-1][pid]
         print(
             f"{who} {size / 2**20:.1f} MiB after round {SETTLED + 1}, {last / 2**20:.1f} at the end"

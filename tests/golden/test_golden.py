@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import coterie
-from coterie.config import CONFIGS, Config, parse_overrides, resolve, shipped
-from coterie.config import read as read_tables
+from coterie.experiment.config import CONFIGS, Config, parse_overrides, resolve, shipped
+from coterie.experiment.config import read as read_tables
 
 FOLDER = Path(__file__).parent
 WRITE = "python tests/golden/test_golden.py --write"

@@ -12,7 +12,7 @@ import pytest
 
 import toy
 from coterie.cli.main import main
-from coterie.config import resolve
+from coterie.experiment.config import resolve
 
 Refused = Callable[..., str]
 

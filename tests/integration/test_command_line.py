@@ -22,9 +22,9 @@ import coterie
 import toy
 from coterie.cli.main import main
 from coterie.cli.progress import Watcher
-from coterie.config import resolve, shipped
 from coterie.core.errors import ConfigError
 from coterie.engine.record import MetricsFile
+from coterie.experiment.config import resolve, shipped
 
 Command = Callable[..., str]
 
@@ -248,7 +248,7 @@ def test_an_unexpected_error_is_called_a_bug(
         raise ZeroDivisionError("by\nnothing")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("coterie.runner.execute", fail)
+    monkeypatch.setattr("coterie.experiment.run.execute", fail)
     with pytest.raises(SystemExit) as ended:
         main(["run", str(config)])
     assert ended.value.code == 4

@@ -7,8 +7,8 @@ import pytest
 
 from coterie.cli.compare import axis
 from coterie.cli.main import main
-from coterie.config import method_config
 from coterie.core.errors import ConfigError
+from coterie.experiment.config import method_config
 
 SMALL = ["run.rounds=2", "local.epochs=1", "executor.kind=serial"]
 

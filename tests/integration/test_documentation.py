@@ -18,10 +18,10 @@ import pytest
 import coterie
 from coterie.cli.listing import entries
 from coterie.cli.main import app
-from coterie.config import CONFIGS, resolve, shipped
 from coterie.core import registry
 from coterie.core.errors import CoterieError, DataError
-from coterie.nets.build import NetSettings
+from coterie.core.settings import NetSettings
+from coterie.experiment.config import CONFIGS, resolve, shipped
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

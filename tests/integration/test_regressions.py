@@ -11,8 +11,8 @@ import toy
 from coterie.core.bundle import Bundle
 from coterie.core.errors import ConfigError, Interrupted
 from coterie.core.task import Reply, Round
-from coterie.engine.store import CheckpointStore
-from coterie.engine.tally import Tally
+from coterie.engine.checkpoints import CheckpointStore
+from coterie.engine.replies import Tally
 
 
 def test_a_folder_with_files_of_ones_own_is_refused_and_left_alone(

@@ -8,9 +8,9 @@ import pytest
 
 from coterie.cli.main import main
 from coterie.engine.record import Event, RoundEvent
+from coterie.experiment.run import Result, execute
 from coterie.reproduce import run as running
 from coterie.reproduce.recipe import shipped
-from coterie.runner import Result, execute
 
 HEAD = """# coterie reproduce tiny        A table of three rows
 paper = "Somebody, Table 1"

@@ -13,8 +13,8 @@ import pytest
 
 import toy
 from coterie.cli.main import main
-from coterie.config import resolve
 from coterie.engine.record import NoteEvent
+from coterie.experiment.config import resolve
 
 Run = Callable[..., str]
 Reference = tuple[Path, str]

@@ -14,9 +14,9 @@ import pytest
 
 import toy
 from coterie.cli.main import main
-from coterie.config import resolve
 from coterie.core.errors import ConfigError
 from coterie.engine.rundir import RunLock
+from coterie.experiment.config import resolve
 
 RACES = 10
 # wait for the others, take the lock and keep it until standard input ends

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from coterie.nets.native.build import CannotBuild, build, compiler
+from coterie.native.build import CannotBuild, build, compiler
 
 TESTS = Path(__file__).parents[1] / "unit" / "nets" / "native"
 FLAGS = (

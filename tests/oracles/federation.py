@@ -9,18 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.config import GIVEN
 from coterie.core import codec, seeds
+from coterie.core.batch import Batch
 from coterie.core.bundle import ClientState, Payload, ServerState, Tensors
+from coterie.core.settings import ServerSettings
 from coterie.core.task import METHOD, Reply, Round
 from coterie.data.batches import DataShard
-from coterie.engine.states import StateStore
-from coterie.experiment import given_data, prepare
+from coterie.engine.client_states import StateStore
+from coterie.experiment.config import GIVEN
+from coterie.experiment.prepare import given_data, prepare
+from coterie.experiment.run import Result, choose, execute
 from coterie.kit.context import ClientContext, ServerContext
-from coterie.kit.objective import Batch
-from coterie.kit.server_optimizer import ServerOptimizer
 from coterie.nets.heads import Network
-from coterie.runner import Result, choose, execute
 
 ENTRIES, WIDTH, RATE, ROUNDS = 6, 8, 0.1, 10
 COUNTS = ((14, 8, 0), (0, 10, 12), (5, 5, 11))  # samples of each class, by client
@@ -132,7 +132,7 @@ class Federation:
             local=self.parts.local,
             nets=self.nets,
             rules=self.method.uploads(place.stage),
-            optimizer=ServerOptimizer(),
+            optimizer=ServerSettings(),
             spool=self.folder,
         )
         replies = (Reply(client, up, n) for client, (n, up) in uploads.items())

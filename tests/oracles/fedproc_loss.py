@@ -9,9 +9,9 @@ from federation import CLASSES, WIDTH, Federation, Tables, cosine
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import ServerState, Tensors
 from coterie.core.task import Round
-from coterie.kit.objective import Batch
 from coterie.methods.fedproc import FedProc
 from coterie.nets.heads import Network
 

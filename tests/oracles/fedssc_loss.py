@@ -8,9 +8,9 @@ from federation import CLASSES, Federation, Tables, contrast, cosine
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Bundle, Payload, Tensors
 from coterie.core.task import Round
-from coterie.kit.objective import Batch
 from coterie.methods.fedssc import FedSSC
 from coterie.nets.heads import Network
 

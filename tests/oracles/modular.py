@@ -11,10 +11,10 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.bundle import Bundle, Payload, ServerState, Tensors
+from coterie.core.settings import ServerSettings
 from coterie.core.task import METHOD, Reply, Round
-from coterie.experiment import given_data
+from coterie.experiment.prepare import given_data
 from coterie.kit.context import ClientContext, ServerContext
-from coterie.kit.server_optimizer import ServerOptimizer
 
 SIZES = [sum(row) for row in COUNTS]
 SENSE = 2
@@ -98,7 +98,7 @@ class Modular(Federation):
             local=self.parts.local,
             nets=self.nets,
             rules=self.method.uploads(place.stage),
-            optimizer=ServerOptimizer(),
+            optimizer=ServerSettings(),
             spool=self.folder / "server",
         )
         replies = (Reply(client, up, SIZES[client]) for client, up in (uploads or {}).items())

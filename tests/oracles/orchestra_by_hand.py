@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from two_views import TwoViews, shift, windows
 
 from coterie.core import seeds
+from coterie.core.batch import Batch
 from coterie.core.bundle import Tensors
 from coterie.core.task import Round
 from coterie.data.augment import AUGMENTS
 from coterie.kit.clustering import EqualShares
-from coterie.kit.objective import Batch
 from coterie.nets.heads import Network
 
 LAMBDA, ITERATIONS, T, EMA = 25.0, 10, 0.1, 0.996

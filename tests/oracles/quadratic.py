@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import coterie
-from coterie.kit.objective import Batch, Loss, Objective
+from coterie.core.batch import Batch
+from coterie.experiment.run import Result
+from coterie.kit.objective import Loss, Objective
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network
-from coterie.runner import Result
 
 ENTRIES = 3
 CURVATURE = 0.8
@@ -89,7 +90,7 @@ def server_states(out: Path) -> list[Any]:
 
 def client_state(out: Path, client: int) -> Any:
     """The newest state of a client."""
-    from coterie.engine.states import StateStore
+    from coterie.engine.client_states import StateStore
 
     return StateStore(out / "clients").load(client, below=10**6)
 
@@ -99,7 +100,8 @@ def start(out: Path) -> np.ndarray:
     from coterie.core import seeds
 
     with seeds.scoped(seeds.torch_seed(0, "init", 0)):
-        from coterie.nets.build import NetSettings, make_backbone
+        from coterie.core.settings import NetSettings
+        from coterie.nets.build import make_backbone
 
         make_backbone(NetSettings("mlp"), (ENTRIES,))  # drawn before the objective replaces it
         return Vector().vector.detach().double().numpy()

@@ -21,11 +21,11 @@ from two_views import (
     windows,
 )
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Tensors
-from coterie.engine.states import StateStore
-from coterie.kit.objective import Batch
+from coterie.engine.client_states import StateStore
+from coterie.experiment.run import choose
 from coterie.nets.heads import Network
-from coterie.runner import choose
 
 MOMENTUM = 0.7  # of the small networks
 PLACE = "model:local"  # of what a site keeps

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie import config as configuration
 from coterie.core.errors import ConfigError
+from coterie.experiment import config as configuration
 from coterie.reproduce import cost, plan, recipe
 from coterie.reproduce.cost import QUANTITIES, Count, Leg, legs
 from coterie.reproduce.recipe import Cost

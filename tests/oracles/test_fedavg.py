@@ -9,13 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.bundle import Bundle
+from coterie.core.settings import Cohort, Local, ServerSettings
 from coterie.core.task import ClientInfo, Reply, Round, Stage
 from coterie.engine import cohort
-from coterie.engine.cohort import Cohort
 from coterie.kit.context import ServerContext
-from coterie.kit.optimizers import Local
-from coterie.kit.pool import Nets
-from coterie.kit.server_optimizer import ServerOptimizer
+from coterie.kit.networks import Nets
 from coterie.methods.fedavg import FedAvg
 from coterie.nets.heads import Network
 from coterie.objectives.supervised import Supervised
@@ -50,7 +48,7 @@ def aggregate(uploads: Mapping[int, tuple[int, dict[str, Tensor]]]) -> dict[str,
         local=Local(),
         nets=nets,
         rules=FedAvg.reduce,
-        optimizer=ServerOptimizer(),
+        optimizer=ServerSettings(),
         spool=Path("unused"),
     )
     replies = (Reply(k, Bundle({"model": w}), n) for k, (n, w) in uploads.items())

@@ -8,7 +8,7 @@ import torch
 from federation import CLASSES, COUNTS, SIZES, WIDTH, Tables, assert_near, normal, same
 from fedproc_loss import by_hand, extracted, fedproc, fedproc_on_images, knowing
 
-from coterie.config import load
+from coterie.experiment.config import load
 from coterie.methods.fedproc import FedProc
 
 # -- the authors' code

@@ -10,7 +10,7 @@ from federation import assert_near, same
 from torch import Tensor
 from two_views import TwoViews, cosine, shift, slopes, windows
 
-from coterie.kit.objective import Batch
+from coterie.core.batch import Batch
 from coterie.nets.heads import Network
 
 CENTRES = np.array([[1.0, -2.0, 0.5], [3.0, 0.0, -1.0], [-1.0, 1.0, 4.0]])

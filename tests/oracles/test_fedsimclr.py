@@ -8,11 +8,11 @@ from torch import nn
 from two_views import count, layers, paper_network
 
 import coterie
+from coterie.experiment.run import choose
 from coterie.methods.fedprox import FedProx
 from coterie.nets.norm import PeerNorm
 from coterie.objectives.simclr import SimCLR
 from coterie.objectives.swav import SwAV
-from coterie.runner import choose
 
 HEAD = FedProx(mu=0.01, part="head")
 

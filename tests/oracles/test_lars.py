@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.kit.optimizers import LARS, Local, make_optimizer
+from coterie.core.settings import Local
+from coterie.kit.optimizers import LARS, make_optimizer
 
 SHAPES = {"conv": (3, 2, 2, 2), "matrix": (4, 3), "bias": (4,), "scale": ()}
 

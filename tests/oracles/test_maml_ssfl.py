@@ -25,8 +25,8 @@ from two_views import (
     windows,
 )
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Tensors
-from coterie.kit.objective import Batch
 from coterie.nets.heads import Network
 
 RATE = 0.1

@@ -14,9 +14,9 @@ from modular import SIZES, Modular, pairs_of
 from torch import nn
 from torch.nn import functional as F
 
+from coterie.core.batch import Batch
 from coterie.core.errors import ConfigError
-from coterie.kit.imbalance import class_imbalance
-from coterie.kit.objective import Batch
+from coterie.data.imbalance import class_imbalance
 from coterie.kit.optimizers import LARS
 from coterie.kit.pairs import PairPool, stratified
 from coterie.kit.server_training import share_at

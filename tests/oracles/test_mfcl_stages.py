@@ -13,8 +13,8 @@ from modular import SENSE, Modular, pairs_of
 import coterie
 import toy
 from coterie.cli.main import app
-from coterie.config import CONFIGS, load, parse_overrides, resolve, shipped
 from coterie.core.errors import ConfigError, RunFailed
+from coterie.experiment.config import CONFIGS, load, parse_overrides, resolve, shipped
 from coterie.methods.mfcl import MFCL
 from coterie.nets.norm import batch_norm_buffers
 

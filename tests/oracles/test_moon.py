@@ -19,9 +19,9 @@ from federation import (
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Bundle, ClientState, Tensors
 from coterie.core.task import METHOD
-from coterie.kit.objective import Batch
 from coterie.nets.heads import Network
 
 

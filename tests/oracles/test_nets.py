@@ -7,10 +7,10 @@ from torch import nn
 
 from coterie.core.bundle import Bundle
 from coterie.core.errors import ConfigError
-from coterie.kit.pool import Nets
-from coterie.nets.build import NetSettings, make_backbone
+from coterie.core.settings import NetSettings, NormKind
+from coterie.kit.networks import Nets
+from coterie.nets.build import make_backbone
 from coterie.nets.heads import PREFIXES, Network, moon_projector
-from coterie.nets.norm import NormKind
 from coterie.objectives.supervised import Supervised
 
 SIZES = [(4, 4), (5, 5), (7, 7), (8, 8), (12, 12), (16, 16), (19, 19), (20, 20), (21, 21)]

@@ -27,10 +27,10 @@ from two_views import ROUGH, SIZES, TwoViews, assert_refused, layers
 from coterie.core.bundle import Bundle, Payload, Tensors
 from coterie.core.errors import ConfigError
 from coterie.core.task import METHOD, Round
-from coterie.experiment import prepare
+from coterie.experiment.prepare import prepare
+from coterie.experiment.run import choose
 from coterie.kit.clustering import Descent
 from coterie.methods.orchestra import consistency, push
-from coterie.runner import choose
 
 MEMORY = FIELDS["memory"]
 

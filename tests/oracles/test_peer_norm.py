@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from two_views import TwoViews, assert_no_label_is_used, assert_trained_as, distance
 
+from coterie.core.batch import Batch
 from coterie.core.errors import ConfigError
-from coterie.kit.objective import Batch
-from coterie.nets.build import NetSettings, make_backbone
+from coterie.core.settings import NetSettings
+from coterie.experiment.run import choose
+from coterie.nets.build import make_backbone
 from coterie.nets.heads import Network, TargetNetwork
 from coterie.nets.norm import PeerNorm, Variance, groups_of, has_peer_norm, norm_1d, norm_2d, paired
-from coterie.runner import choose
 
 EPS = 1e-3
 KINDS: tuple[Variance, ...] = ("pooled", "average")

@@ -22,8 +22,8 @@ from two_views import (
     shift,
 )
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Bundle, Tensors
-from coterie.kit.objective import Batch
 from coterie.methods.per_ssfl import pull
 from coterie.nets.heads import Network, Outputs
 

@@ -19,12 +19,12 @@ from two_views import (
 )
 
 from coterie.core import seeds
+from coterie.core.batch import Batch
 from coterie.core.errors import ConfigError
-from coterie.experiment import prepare
-from coterie.kit.objective import Batch
+from coterie.experiment.prepare import prepare
+from coterie.experiment.run import choose
 from coterie.nets.heads import Network
 from coterie.objectives.rotation import turn
-from coterie.runner import choose
 
 
 def naive_loss(net: Network, batch: Batch) -> torch.Tensor:

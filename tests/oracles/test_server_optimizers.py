@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.bundle import Bundle
-from coterie.kit.server_optimizer import ServerOptimizer
+from coterie.core.settings import ServerSettings
+from coterie.kit.server_optimizer import step_server
 
 ROUNDS, ENTRIES = 12, 20
 PARAMETERS = frozenset({"w", "b"})
@@ -37,12 +38,12 @@ def averages() -> list[dict[str, Tensor]]:
     ]
 
 
-def run(optimizer: ServerOptimizer, dtype: torch.dtype = torch.float64) -> list[Bundle]:
+def run(optimizer: ServerSettings, dtype: torch.dtype = torch.float64) -> list[Bundle]:
     start = {name: torch.zeros_like(tensor) for name, tensor in averages()[0].items()}
     server = Bundle({"model": cast(start, dtype)})
     states = []
     for averaged in averages():
-        server = optimizer.step(server, cast(averaged, dtype), PARAMETERS)
+        server = step_server(optimizer, server, cast(averaged, dtype), PARAMETERS)
         states.append(server)
     return states
 
@@ -97,13 +98,13 @@ def agrees(states: list[Bundle], path: list[list[float]]) -> bool:
 
 @pytest.mark.parametrize(("rho", "dampening"), [(0.9, 0.0), (0.9, 0.9), (0.5, 0.25), (0.0, 0.0)])
 def test_momentum(rho: float, dampening: float) -> None:
-    optimizer = ServerOptimizer("momentum", lr=0.7, momentum=rho, dampening=dampening)
+    optimizer = ServerSettings("momentum", lr=0.7, momentum=rho, dampening=dampening)
     assert agrees(run(optimizer), naive(momentum(rho, dampening), 0.7))
 
 
 @pytest.mark.parametrize("kind", ["adam", "yogi", "adagrad"])
 def test_adaptive(kind: str) -> None:
-    states = run(ServerOptimizer(kind, **SETTINGS))
+    states = run(ServerSettings(kind, **SETTINGS))
     assert agrees(states, naive(adaptive(kind), SETTINGS["lr"]))
 
 
@@ -111,14 +112,14 @@ def test_adam_has_no_bias_correction() -> None:
     """The first step by hand: d = -1, m = -0.1, v = 0.99e-6 + 0.01."""
     server = Bundle({"model": {"w": torch.zeros(1, dtype=torch.float64)}})
     averaged = {"w": torch.ones(1, dtype=torch.float64)}
-    moved = ServerOptimizer("adam").step(server, averaged, PARAMETERS)
+    moved = step_server(ServerSettings("adam"), server, averaged, PARAMETERS)
     expected = 0.1 / (math.sqrt(0.99 * 1e-6 + 0.01) + 1e-3)
     assert moved["model"]["w"].item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_no_momentum_is_fedavg() -> None:
-    plain = run(ServerOptimizer(), torch.float32)
-    without = run(ServerOptimizer("momentum", momentum=0.0), torch.float32)
+    plain = run(ServerSettings(), torch.float32)
+    without = run(ServerSettings("momentum", momentum=0.0), torch.float32)
     for one, other in zip(plain, without, strict=True):
         assert torch.allclose(one["model"]["w"], other["model"]["w"], rtol=0, atol=1e-6)
 
@@ -126,13 +127,13 @@ def test_no_momentum_is_fedavg() -> None:
 def test_full_dampening_of_moon() -> None:
     """`dampening = rho` is v = rho v + (1 - rho) d: an exponential mean of the gaps."""
     settings = {"momentum": 0.9, "dampening": 0.9}
-    first = run(ServerOptimizer("momentum", **settings))[0]["model"]["w"]
+    first = run(ServerSettings("momentum", **settings))[0]["model"]["w"]
     assert np.allclose(first, 0.1 * averages()[0]["w"].numpy(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["none", "momentum", "adam", "yogi", "adagrad"])
 def test_buffers_take_the_plain_average(kind: str) -> None:
-    states = run(ServerOptimizer(kind, lr=0.3), torch.float32)
+    states = run(ServerSettings(kind, lr=0.3), torch.float32)
     for state, averaged in zip(states, averages(), strict=True):
         model = state["model"]
         assert torch.equal(model["running_var"], averaged["running_var"].float())
@@ -142,7 +143,7 @@ def test_buffers_take_the_plain_average(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["momentum", "adam", "yogi", "adagrad"])
 def test_float32_stays_near_float64(kind: str) -> None:
     """Moments are kept in the weights' own type; the arithmetic between is float64."""
-    narrow = run(ServerOptimizer(kind, lr=0.1), torch.float32)[-1]["model"]["w"]
-    wide = run(ServerOptimizer(kind, lr=0.1), torch.float64)[-1]["model"]["w"]
+    narrow = run(ServerSettings(kind, lr=0.1), torch.float32)[-1]["model"]["w"]
+    wide = run(ServerSettings(kind, lr=0.1), torch.float64)[-1]["model"]["w"]
     assert narrow.dtype == torch.float32
     assert torch.allclose(narrow.double(), wide, rtol=1e-5, atol=1e-6)

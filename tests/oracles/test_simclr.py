@@ -16,9 +16,9 @@ from two_views import (
     paper_network,
 )
 
-from coterie.kit.objective import Batch
+from coterie.core.batch import Batch
+from coterie.experiment.run import choose
 from coterie.nets.heads import Network
-from coterie.runner import choose
 
 TAU = 0.5
 

@@ -19,7 +19,7 @@ from two_views import (
 )
 
 from coterie.core.errors import ConfigError
-from coterie.runner import choose
+from coterie.experiment.run import choose
 
 
 def test_the_heads_and_parameters_of_the_paper() -> None:

@@ -39,7 +39,7 @@ def test_accuracy_is_the_mean_of_the_clients_models_on_the_global_test_set(
     import torch
     from safetensors.torch import load_file
 
-    from coterie.engine.parts import Parts
+    from coterie.engine.spec import Parts
 
     dataset = result.experiment.dataset
     x, y = torch.tensor(dataset.x_test), torch.tensor(dataset.y_test)

@@ -19,10 +19,10 @@ from two_views import (
     paper_network,
 )
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Tensors
-from coterie.kit.objective import Batch
+from coterie.experiment.run import choose
 from coterie.nets.heads import Network
-from coterie.runner import choose
 
 WEIGHT = "prototypes.weight"
 TEMPERATURE, EPSILON, ITERATIONS = 0.1, 0.05, 3

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import coterie
-from coterie.engine.store import CheckpointStore
+from coterie.engine.checkpoints import CheckpointStore
 
 
 @pytest.mark.parametrize("method", ["fedproc", "fedssc"])

@@ -15,15 +15,16 @@ from torch import Tensor, nn
 import toy
 from coterie.cli.main import main
 from coterie.core import seeds
+from coterie.core.batch import Batch
 from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
 from coterie.core.errors import ConfigError, Interrupted
+from coterie.core.settings import NetSettings
 from coterie.core.task import METHOD, Round
-from coterie.experiment import given_data
+from coterie.experiment.prepare import given_data
+from coterie.experiment.run import choose, execute
 from coterie.kit.context import ClientContext
-from coterie.kit.objective import Batch
-from coterie.nets.build import NetSettings, make_backbone
+from coterie.nets.build import make_backbone
 from coterie.nets.heads import Network
-from coterie.runner import choose, execute
 
 SMALL: dict[str, dict[str, Any]] = {
     "simsiam": {"hidden": 16, "bottleneck": 4},

@@ -13,8 +13,8 @@ from types import ModuleType
 import pytest
 
 import coterie
-from coterie.config import CONFIGS, shipped
 from coterie.core import registry
+from coterie.experiment.config import CONFIGS, shipped
 from coterie.kit.method import Method
 from coterie.kit.objective import Objective
 

@@ -18,11 +18,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from coterie.config import load
 from coterie.core import seeds
 from coterie.core.task import METHOD
 from coterie.data.batches import DataShard
-from coterie.experiment import Experiment, prepare
+from coterie.experiment.config import load
+from coterie.experiment.prepare import Experiment, prepare
 from coterie.nets.norm import paired
 
 FITTED, TESTED, BATCH = 1280, 320, 160

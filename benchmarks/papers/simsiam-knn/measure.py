@@ -20,12 +20,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.evaluate.knn import vote
-from coterie.experiment import Experiment, make_plan
+from coterie.experiment.prepare import Experiment, make_plan
+from coterie.experiment.run import Result, execute
 from coterie.kit.context import Shard
 from coterie.reproduce.picture import draw
 from coterie.reproduce.plan import Plan, make, run_folder
 from coterie.reproduce.recipe import load
-from coterie.runner import Result, execute
 
 HERE = Path(__file__).parent
 COMPONENTS = (32, 128)

@@ -34,10 +34,10 @@ from round import Bare, setting
 from shared import BATCH, Samples, accuracy
 
 import coterie
-from coterie.config import resolve
 from coterie.core.task import METHOD
 from coterie.data.batches import cut
-from coterie.experiment import Experiment, prepare
+from coterie.experiment.config import resolve
+from coterie.experiment.prepare import Experiment, prepare
 
 OURS, BARE, PFL, FLOWER = "Coterie", "bare loop", "pfl-research", "Flower"
 MOON, FEDAVG = "Coterie, MOON", "Coterie, FedAvg"

@@ -12,8 +12,8 @@ import typer
 from coterie.core.errors import CoterieError, Interrupted
 
 if TYPE_CHECKING:
-    from coterie.config import Config
     from coterie.engine.record import RoundEvent
+    from coterie.experiment.config import Config
 
 _SHORT = 10
 
@@ -44,7 +44,7 @@ class Outcome:
 
 def run_cells(cells: Sequence[Cell], out: Path) -> list[Outcome]:
     """Run what has not been run; a run that fails leaves its reason and the next one starts."""
-    from coterie.runner import execute
+    from coterie.experiment.run import execute
 
     outcomes = []
     for number, cell in enumerate(cells, start=1):

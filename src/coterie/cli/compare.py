@@ -28,7 +28,7 @@ def compare(
     or your own package.module:Class. Its method, objective and server tables are used, everything
     else comes from --config.
     """
-    from coterie.config import method_config, parse_overrides
+    from coterie.experiment.config import method_config, parse_overrides
 
     methods = [word for word in arguments if "=" not in word]
     if not methods:
@@ -49,7 +49,7 @@ def sweep(
     out: Annotated[Path, _OUT] = Path("runs/sweep"),
 ) -> None:
     """Run a configuration over a grid of values, e.g. local.lr=0.01,0.1 run.seed=0,1."""
-    from coterie import config as configuration
+    from coterie.experiment import config as configuration
 
     if not arguments or "=" in arguments[0]:
         raise ConfigError("name a configuration first; e.g. coterie sweep digits/fedavg local.lr=…")

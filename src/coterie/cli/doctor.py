@@ -23,7 +23,7 @@ def doctor() -> None:
     import coterie
     from coterie.core.exact import cores
     from coterie.data.datasets import default_cache
-    from coterie.nets.native.library import in_words
+    from coterie.native.library import in_words
 
     _line("coterie", f"{coterie.__version__}, {Path(coterie.__file__).parent}")
     _line("python", f"{platform.python_version()}, {sys.executable}")
@@ -56,7 +56,7 @@ def _room(path: Path) -> str:
 
 def _agreement() -> float:
     """Run one round in this process and in workers: the digests must be equal."""
-    from coterie.runner import run
+    from coterie.experiment.run import run
 
     start = time.perf_counter()
     digests = set()

@@ -17,6 +17,6 @@ def download(
 ) -> None:
     """Fetch a data set from its official address, checked against a pinned SHA-256."""
     from coterie.data.download import fetch
-    from coterie.data.formats import places
+    from coterie.data.formats import locate
 
-    fetch(dataset, places.expand(str(root)) if root else places.default_root(), typer.echo)
+    fetch(dataset, locate.expand(str(root)) if root else locate.default_root(), typer.echo)

@@ -13,7 +13,7 @@ from coterie.cli.run import split
 from coterie.core.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from coterie.experiment import Experiment
+    from coterie.experiment.prepare import Experiment
 
 _HELP = "A configuration (a path or a name of `coterie list configs`), then table.key=value."
 _CLIENTS, _CLASSES = 20, 14  # rows and columns of the text table
@@ -39,9 +39,9 @@ def partition(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     """Show who holds what, and how much the clients differ, without training."""
-    from coterie.config import load, parse_overrides
     from coterie.data.heterogeneity import measures
-    from coterie.experiment import prepare
+    from coterie.experiment.config import load, parse_overrides
+    from coterie.experiment.prepare import prepare
 
     source, overrides = split(arguments or [])
     config = load(source, parse_overrides(overrides))
@@ -83,7 +83,7 @@ def facts(experiment: "Experiment") -> Iterator[str]:
 
 def rows(experiment: "Experiment", table: np.ndarray) -> Iterator[str]:
     """The table of clients and classes, as much of it as is readable."""
-    from coterie.report.words import counted, short
+    from coterie.core.formatting import counted, short
 
     shares = experiment.partition
     classes = min(table.shape[1], _CLASSES)

@@ -11,9 +11,9 @@ from rich.console import Console
 from coterie.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from coterie.config import Config
-    from coterie.experiment import Experiment
-    from coterie.runner import Result
+    from coterie.experiment.config import Config
+    from coterie.experiment.prepare import Experiment
+    from coterie.experiment.run import Result
 
 _HELP = "A configuration (a path or a name of `coterie list configs`), then table.key=value."
 
@@ -43,9 +43,9 @@ def run(
     if resume and out is None:
         raise ConfigError("--resume needs --out, the directory of the run to go on with")
 
-    from coterie import runner
     from coterie.cli.progress import Display, Watcher
-    from coterie.config import parse_overrides
+    from coterie.experiment import run as runner
+    from coterie.experiment.config import parse_overrides
     from coterie.report.page import write_report
 
     config = runner.choose(source, parse_overrides(overrides), out, resume)
@@ -127,7 +127,7 @@ def describe(config: "Config") -> None:
     from coterie.cli.progress import megabytes
     from coterie.core.bundle import Bundle
     from coterie.engine.loop import rounds_of
-    from coterie.experiment import prepare
+    from coterie.experiment.prepare import prepare
 
     experiment: Experiment = prepare(config, Path("runs"))
     nets = experiment.parts.nets("method")

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.batch import Batch, Stretch
+from coterie.core.settings import Local
 from coterie.data.augment import Augment, CropFlip, Normalise, Table, Unchanged, named
 from coterie.data.datasets import Dataset
 from coterie.data.skew import Shift
-from coterie.kit.objective import Batch, Stretch
-from coterie.kit.optimizers import Local
-from coterie.nets.native.images import gather
+from coterie.native.images import gather
 
 _RESIDENT_BYTES = 256 * 2**20  # up to so large a shard is normalised once, not per batch
 _AHEAD = 4  # batches that are prepared together

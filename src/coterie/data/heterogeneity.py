@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coterie.kit.imbalance import entropy
+from coterie.data.imbalance import entropy
 
 SIGMA = 1e-6  # MFCL's share of a class that a client does not have
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from coterie.core.errors import ConfigError
-from coterie.kit.fields import NonNegative, Share
+from coterie.core.fields import NonNegative, Share
 
 if TYPE_CHECKING:
     from coterie.data.datasets import Groups

@@ -1,23 +1,11 @@
 """Who takes part in a round, and who is lost: pure functions of the seed and the round."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from coterie.core import seeds
+from coterie.core.settings import Cohort
 from coterie.core.task import ClientId, ClientInfo, Stage
-from coterie.kit.fields import PositiveCount, PositiveShare, Share
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """The `[cohort]` table."""
-
-    fraction: PositiveShare = 1.0  # of all clients, per round
-    min_clients: PositiveCount = 1  # fewer valid replies: the round is skipped
-    drop_before: Share = 0.0  # chance that an invited client is not reached
-    drop_after: Share = 0.0  # chance that a client does its work and its upload is lost
-    max_skipped: PositiveCount = 5  # skipped rounds in a row that end the run
 
 
 def sample(

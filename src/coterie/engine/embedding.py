@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from coterie.core import seeds
+from coterie.core.files import replace_durably
 from coterie.core.task import ClientId
-from coterie.engine.files import replace_durably
 from coterie.kit.context import Shard
-from coterie.kit.pool import Frozen
+from coterie.kit.networks import Frozen
 
 EMBEDDING = "embedding.npz"
 _ROWS = 256  # samples at once

@@ -15,28 +15,18 @@ from pathlib import Path
 from coterie.core import seeds
 from coterie.core.bundle import Bundle, Payload, ServerState
 from coterie.core.errors import Diverged, NoReplies, RunFailed
+from coterie.core.settings import Checkpoint, Cohort, ServerSettings
 from coterie.core.task import METHOD, Attempt, Executor, Round, Stage, Task
 from coterie.engine import cohort
-from coterie.engine.cohort import Cohort
-from coterie.engine.measure import Evaluation, Measured, evaluation_payload
-from coterie.engine.parts import Parts
+from coterie.engine.checkpoints import CheckpointStore, Position
+from coterie.engine.evaluation import Evaluation, Measured, evaluation_payload
 from coterie.engine.record import MetricsFile, Recorder, RoundEvent, StartEvent, reached
-from coterie.engine.store import CheckpointStore, Position
-from coterie.engine.tally import Tally, combined
+from coterie.engine.replies import Tally, combined
+from coterie.engine.spec import Parts
 from coterie.kit.context import ServerContext
-from coterie.kit.fields import Count, PositiveCount
 from coterie.kit.local import all_finite
-from coterie.kit.server_optimizer import ServerOptimizer
 
 _DIVERGED_ROUNDS = 3  # in a row with no finite client: the run ends
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """The `[checkpoint]` table."""
-
-    every: Count = 10  # rounds between checkpoints; 0: only after the last round
-    keep: PositiveCount = 2
 
 
 @dataclass(frozen=True)
@@ -45,7 +35,7 @@ class Plan:
 
     rounds: int
     cohort: Cohort
-    server: ServerOptimizer
+    server: ServerSettings
     checkpoint: Checkpoint
     evaluation: Evaluation
     folder: Path

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import CheckpointError
-from coterie.engine.files import disk_errors
+from coterie.core.files import disk_errors
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import IO
 
 from coterie.core.errors import CheckpointError, ConfigError
-from coterie.engine.files import replace_durably
+from coterie.core.files import replace_durably
 
 _LOCK, _ATTEMPT = ".lock", ".attempt"
 _LOOKS, _PAUSE = 10, 0.05  # seconds

@@ -17,13 +17,13 @@ from safetensors.torch import save
 from coterie.core import seeds
 from coterie.core.bundle import Bundle, ClientState, Tensors
 from coterie.core.errors import CheckpointError, Diverged
+from coterie.core.files import replace_durably
 from coterie.core.task import METHOD, ClientId, ClientInfo, Failure, Reply, Task
 from coterie.data.batches import DataShard
 from coterie.data.datasets import open_cached
 from coterie.data.partition import Partition
-from coterie.engine.files import replace_durably
-from coterie.engine.parts import Parts, Spec
-from coterie.engine.states import StateStore
+from coterie.engine.client_states import StateStore
+from coterie.engine.spec import Parts, Spec
 from coterie.kit.context import ClientContext
 from coterie.kit.local import all_finite
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from coterie.core.errors import ConfigError
 from coterie.kit.context import Shard
 from coterie.kit.evaluator import Evaluator
-from coterie.kit.pool import Frozen
+from coterie.kit.networks import Frozen
 
 
 def classify(net: Frozen, data: Shard) -> Mapping[str, float]:

@@ -27,7 +27,7 @@ from coterie.evaluate.shared.head import count_right, fresh_head, train_head
 from coterie.evaluate.shared.program import encoded
 from coterie.kit.context import ClientContext, ServerContext, Shard
 from coterie.kit.method import FederatedEvaluator
-from coterie.kit.pool import Frozen, Nets
+from coterie.kit.networks import Frozen, Nets
 
 VIRTUAL = 200  # features drawn of every class
 _RIDGE = 1e-6  # added to the variances

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from coterie.core import seeds
 from coterie.kit.context import Shard
 from coterie.kit.evaluator import Evaluator
-from coterie.kit.pool import Frozen
+from coterie.kit.networks import Frozen
 from coterie.kit.self_supervised import COLLAPSED
 
 MOST = 2048  # samples

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from coterie.evaluate.shared.features import Layer, features
 from coterie.kit.context import Shard
 from coterie.kit.evaluator import Evaluator
-from coterie.kit.pool import Frozen
+from coterie.kit.networks import Frozen
 
 NEIGHBOURS = 200
 TEMPERATURE = 0.1

@@ -11,7 +11,7 @@ from typing import final
 from coterie.evaluate.shared.head import probe
 from coterie.kit.context import Shard
 from coterie.kit.evaluator import Evaluator
-from coterie.kit.pool import Frozen
+from coterie.kit.networks import Frozen
 
 
 @final

@@ -13,7 +13,7 @@ from coterie.evaluate.shared.features import over_clients
 from coterie.evaluate.shared.head import probe
 from coterie.kit.context import Shard
 from coterie.kit.evaluator import Evaluator
-from coterie.kit.pool import Frozen
+from coterie.kit.networks import Frozen
 
 
 @final

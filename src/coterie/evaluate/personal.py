@@ -15,7 +15,7 @@ from coterie.core.task import ClientId
 from coterie.evaluate.accuracy import classify
 from coterie.kit.context import Shard
 from coterie.kit.evaluator import Evaluator
-from coterie.kit.pool import Frozen
+from coterie.kit.networks import Frozen
 
 
 @final

@@ -12,7 +12,7 @@ from coterie.evaluate.knn import neighbours
 from coterie.evaluate.shared.features import over_clients
 from coterie.kit.context import Shard
 from coterie.kit.evaluator import Evaluator
-from coterie.kit.pool import Frozen
+from coterie.kit.networks import Frozen
 
 
 @final

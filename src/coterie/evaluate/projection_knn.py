@@ -10,7 +10,7 @@ from typing import final
 from coterie.evaluate.knn import neighbours
 from coterie.kit.context import Shard
 from coterie.kit.evaluator import Evaluator
-from coterie.kit.pool import Frozen
+from coterie.kit.networks import Frozen
 
 
 @final

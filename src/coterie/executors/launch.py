@@ -1,7 +1,7 @@
-"""Starts worker processes: forked from one nursery, which lives as long as this process.
+"""Starts worker processes: forked from one fork server, which lives as long as this process.
 
 Importing torch takes two seconds of a processor; a fork of a process that has done so takes a few
-milliseconds. Where a nursery does not work, every worker is a process from scratch.
+milliseconds. Where a fork server does not work, every worker is a process from scratch.
 """
 
 import atexit
@@ -21,7 +21,7 @@ from typing import IO, Any, NoReturn, Protocol
 
 from coterie.core.errors import RunFailed
 
-_PATIENCE = 300.0  # seconds for an answer of the nursery; the first one comes after its imports
+_PATIENCE = 300.0  # seconds for an answer of the fork server; the first one comes after its imports
 _KILLED = 10.0  # seconds in which a process that was killed is gone
 _PIECE = 1 << 16
 # variables that are read while a process starts or a library is loaded
@@ -67,14 +67,14 @@ def start(environment: Mapping[str, str]) -> Process:
         )
     for _ in range(2):
         try:
-            return Child(nursery(environment), environment)
-        except Gone as gone:  # someone killed the nursery: the next one is new
+            return Child(fork_server(environment), environment)
+        except Gone as gone:  # someone killed the fork server: the next one is new
             reason = gone
     raise RunFailed(f"no worker can be started: {reason}")
 
 
 def forks() -> bool:
-    """Whether a nursery works here. System libraries of macOS do not bear a fork."""
+    """Whether a fork server works here. System libraries of macOS do not bear a fork."""
     return hasattr(os, "fork") and hasattr(socket, "send_fds") and sys.platform != "darwin"
 
 
@@ -90,10 +90,10 @@ def _folder() -> str:
 
 
 class Gone(Exception):
-    """The nursery does not answer any more."""
+    """The fork server does not answer any more."""
 
 
-class Nursery:
+class ForkServer:
     """The process that workers are forked from; safe to use from several threads."""
 
     def __init__(self, environment: Mapping[str, str], conditions: object) -> None:
@@ -105,7 +105,7 @@ class Nursery:
         with theirs:
             self._process = subprocess.Popen(
                 # -P: a file in the folder it happens to be started in hides no module
-                [sys.executable, "-P", "-m", "coterie.executors.nursery", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "coterie.executors.fork_server", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -163,7 +163,7 @@ class Nursery:
         self.close()
         if isinstance(error, OSError):
             code = self._process.returncode
-            raise Gone(f"their nursery ended with status {code}") from error
+            raise Gone(f"their fork server ended with status {code}") from error
         raise error
 
     def close(self) -> None:
@@ -181,9 +181,9 @@ class Nursery:
 
 
 class Child:
-    """A worker that a nursery has forked."""
+    """A worker that a fork server has forked."""
 
-    def __init__(self, parent: Nursery, environment: Mapping[str, str]) -> None:
+    def __init__(self, parent: ForkServer, environment: Mapping[str, str]) -> None:
         self._parent = parent
         self._ended, self.returncode = False, None
         self.stdin: IO[bytes] | None
@@ -227,7 +227,7 @@ class Child:
                 return
             if self._handle is not None:
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-            # the nursery keeps the number for us; without it another process may have got it
+            # the fork server keeps the number for us; without it another process may have got it
             elif self._parent.alive() or os.getsid(self.pid) == self.pid:
                 os.kill(self.pid, signal.SIGKILL)
 
@@ -279,7 +279,7 @@ def _is_open(handle: int) -> bool:
 
 
 def _conditions(environment: Mapping[str, str]) -> object:
-    """What a process takes over when it starts: where this changes, an old nursery is of no use."""
+    """What a process inherits at its start; where this changes, an old fork server is useless."""
     import resource
 
     early = {
@@ -296,22 +296,22 @@ def _conditions(environment: Mapping[str, str]) -> object:
     )
 
 
-_only: Nursery | None = None
+_only: ForkServer | None = None
 _lock = threading.Lock()
 
 
-def nursery(environment: Mapping[str, str]) -> Nursery:
-    """The nursery of this process, started if there is none that will do."""
+def fork_server(environment: Mapping[str, str]) -> ForkServer:
+    """The fork server of this process, started if there is none that will do."""
     global _only
     with _lock:
         conditions = _conditions(environment)
         if _only is None or not _only.alive() or _only.conditions != conditions:
-            _only = Nursery(environment, conditions)
+            _only = ForkServer(environment, conditions)
         return _only
 
 
 def _forget() -> None:
-    """In a fork of this process: the nursery is the parent's."""
+    """In a fork of this process: the fork server is the parent's."""
     global _only, _lock
     _lock = threading.Lock()
     if _only is not None:

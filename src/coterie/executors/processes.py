@@ -22,7 +22,7 @@ from coterie.core.errors import RunFailed
 from coterie.core.exact import THREAD_VARIABLES
 from coterie.core.task import ClientInfo, Failure, Reply, Task
 from coterie.data.partition import Partition
-from coterie.engine.parts import Spec
+from coterie.engine.spec import Spec
 from coterie.executors import launch, wire
 
 _RETRIES = 2

@@ -1,4 +1,4 @@
-"""A worker process, spoken to over its pipes: a fork of the nursery, or started with `python -m`.
+"""A worker process, controlled over its pipes: forked by the fork server, or `python -m`.
 
 It inherits no lock that is held, imports no main script, and ends the moment its input closes,
 even in the middle of a task: whoever started it is gone then, and no file is ever half-written.
@@ -15,8 +15,8 @@ from coterie.core.bundle import Bundle
 from coterie.core.exact import exact_arithmetic, keep_freed_memory
 from coterie.core.task import Failure, Reply
 from coterie.data.partition import Partition
-from coterie.engine.parts import Spec
 from coterie.engine.site import Site
+from coterie.engine.spec import Spec
 from coterie.executors import wire
 
 Message = tuple[dict[str, Any], bytes]

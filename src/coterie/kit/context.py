@@ -7,14 +7,15 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Blob, Payload, ServerState, Tensors
+from coterie.core.settings import Local, ServerSettings
 from coterie.core.task import ClientId, Reply, Round
 from coterie.kit import aggregate
 from coterie.kit.aggregate import Reduced
-from coterie.kit.objective import Batch, Objective
-from coterie.kit.optimizers import Local
-from coterie.kit.pool import Frozen, Nets, References
-from coterie.kit.server_optimizer import ServerOptimizer
+from coterie.kit.networks import Frozen, Nets, References
+from coterie.kit.objective import Objective
+from coterie.kit.server_optimizer import step_server
 from coterie.nets.heads import Network
 
 
@@ -148,7 +149,7 @@ class ServerContext:
         local: Local,
         nets: Nets,
         rules: Mapping[str, str],
-        optimizer: ServerOptimizer,
+        optimizer: ServerSettings,
         spool: Path,
     ) -> None:
         self.round, self.objective, self.local = round, objective, local
@@ -175,7 +176,7 @@ class ServerContext:
 
     def step(self, server: ServerState, averaged: Tensors, key: str = "model") -> ServerState:
         """Move the group `key` of the state by the server optimiser."""
-        moved = self._optimizer.step(server, averaged, self._nets.parameters(key), key)
+        moved = step_server(self._optimizer, server, averaged, self._nets.parameters(key), key)
         return moved.replace(**{key: self.objective.after_average(moved[key])})
 
     def generator(self, purpose: str) -> np.random.Generator:

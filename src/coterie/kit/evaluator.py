@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from coterie.core.task import ClientId
 from coterie.kit.context import Shard
-from coterie.kit.pool import Frozen
+from coterie.kit.networks import Frozen
 
 
 class Evaluator(ABC):

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Tensors
 from coterie.core.errors import Diverged
+from coterie.core.settings import Local
 from coterie.kit.context import ClientContext
-from coterie.kit.objective import Batch, Loss
-from coterie.kit.optimizers import Local, local_optimizer
+from coterie.kit.objective import Loss
+from coterie.kit.optimizers import local_optimizer
 from coterie.nets.heads import Network
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from coterie.nets.native.contrast import contrast
-from coterie.nets.native.contrast import takes as contrast_takes
+from coterie.native.contrast import contrast
+from coterie.native.contrast import takes as contrast_takes
 
 Similarity = Literal["cosine", "dot"]
 

@@ -12,10 +12,10 @@ from coterie.core.task import ClientId, Reply, Round, Stage
 from coterie.nets.heads import Network
 
 if TYPE_CHECKING:
+    from coterie.core.settings import Local
+    from coterie.kit.builder import Make
     from coterie.kit.context import ClientContext, ServerContext, Shard
-    from coterie.kit.make import Make
-    from coterie.kit.optimizers import Local
-    from coterie.kit.pool import Frozen, Nets
+    from coterie.kit.networks import Frozen, Nets
 
 
 class Method(ABC):

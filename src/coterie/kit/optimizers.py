@@ -1,63 +1,13 @@
 """Client optimisers by name, and the learning rate of a round."""
 
-import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from annotated_types import Ge
 from torch import Tensor, nn
 
-from coterie.core.errors import ConfigError
-from coterie.core.task import Round
-from coterie.kit.fields import Count, Decay, NonNegative, Positive, PositiveCount
-from coterie.nets.native.sgd import FlatSGD, takes
-
-
-@dataclass(frozen=True)
-class Local:
-    """How a client trains in one round: the `[local]` table."""
-
-    epochs: PositiveCount = 1
-    steps: Count = 0  # optimiser steps; above 0 it replaces `epochs`
-    batch_size: Annotated[int, Ge(2)] = 64
-    optimizer: Literal["sgd", "adam", "adamw", "lars"] = "sgd"
-    lr: Positive = 0.01
-    momentum: Decay = 0.9
-    nesterov: bool = False
-    weight_decay: NonNegative = 1e-5
-    schedule: Literal["constant", "cosine", "step"] = "constant"  # over the rounds of a stage
-    warmup: Count = 0  # rounds over which lr rises linearly
-    milestones: tuple[Count, ...] = ()  # rounds at which "step" multiplies lr by gamma
-    gamma: Positive = 0.1
-    accumulate: PositiveCount = 1  # batches per optimiser step
-    clip: NonNegative = 0.0  # the largest gradient norm; 0: unlimited
-    drop_last: bool = False  # leave out a short last batch, where a whole one exists
-
-    def __post_init__(self) -> None:
-        if self.nesterov and (self.momentum == 0 or self.optimizer != "sgd"):
-            raise ConfigError(
-                "local.nesterov = true needs local.optimizer = 'sgd' and local.momentum above 0"
-            )
-        if self.schedule == "step" and not self.milestones:
-            raise ConfigError("local.schedule = 'step' needs local.milestones, e.g. [60, 80]")
-
-    def rate(self, round: Round) -> float:
-        """The learning rate of a round.
-
-        Linear warm-up over the first `warmup` rounds; then constant, `lr (1 + cos(pi t / T)) / 2`,
-        or times `gamma` at each milestone.
-        """
-        if round.step < self.warmup:
-            return self.lr * (round.step + 1) / self.warmup
-        if self.schedule == "cosine":
-            done = (round.step - self.warmup) / max(1, round.steps - self.warmup)
-            return 0.5 * self.lr * (1.0 + math.cos(math.pi * done))
-        if self.schedule == "step":
-            passed = sum(round.step >= milestone for milestone in self.milestones)
-            return self.lr * float(self.gamma**passed)
-        return self.lr
+from coterie.core.settings import Local
+from coterie.native.sgd import FlatSGD, takes
 
 
 class LARS(torch.optim.Optimizer):

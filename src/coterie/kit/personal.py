@@ -5,9 +5,9 @@ from dataclasses import replace
 import torch
 
 from coterie.core.bundle import ClientState, Tensors
+from coterie.core.settings import Local
 from coterie.kit.context import ClientContext
 from coterie.kit.local import Stepper
-from coterie.kit.optimizers import Local
 from coterie.nets.heads import Network
 
 PERSONAL = "personal"  # the group of a client's state, and the slot of its network

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import ServerState, Tensors
 from coterie.core.task import Stage
 from coterie.kit.context import ClientContext
 from coterie.kit.losses import class_sums
-from coterie.kit.objective import Batch, Loss
+from coterie.kit.objective import Loss
 from coterie.nets.heads import Network
 
 Transform = Literal["test", "train"]

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Tensors
 from coterie.core.errors import Diverged
+from coterie.core.settings import Local
 from coterie.kit.context import ServerContext
-from coterie.kit.objective import Batch, Loss
-from coterie.kit.optimizers import Local, make_optimizer
+from coterie.kit.objective import Loss
+from coterie.kit.optimizers import make_optimizer
 from coterie.kit.pairs import PairPool, Pairs
 from coterie.nets.heads import Network
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import final
 
 from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
+from coterie.core.fields import NonNegative
 from coterie.kit import stock
 from coterie.kit.context import ClientContext
-from coterie.kit.fields import NonNegative
 from coterie.kit.local import Stepper, parameters, pull_towards
 from coterie.kit.method import Method
 from coterie.kit.personal import PERSONAL, own_model

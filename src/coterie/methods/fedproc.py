@@ -28,17 +28,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Bundle, ClientState, Payload, ServerState
 from coterie.core.errors import ConfigError
+from coterie.core.fields import Count, Positive, Share
 from coterie.core.task import Reply, Round, Stage
 from coterie.kit import stock
 from coterie.kit.context import ClientContext, ServerContext
-from coterie.kit.fields import Count, Positive, Share
 from coterie.kit.local import train
 from coterie.kit.losses import Similarity, prototype_contrast
 from coterie.kit.method import Method
-from coterie.kit.objective import Batch, Loss
-from coterie.kit.pool import Nets
+from coterie.kit.networks import Nets
+from coterie.kit.objective import Loss
 from coterie.kit.prototypes import (
     CLASSIFIER,
     EXTRACT,

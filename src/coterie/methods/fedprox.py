@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 from coterie.core.bundle import Bundle, ClientState, Payload
+from coterie.core.fields import NonNegative
 from coterie.kit import stock
 from coterie.kit.context import ClientContext
-from coterie.kit.fields import NonNegative
 from coterie.kit.local import parameters, pull_towards, train
 from coterie.kit.method import Method
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import final
 
 from coterie.core.bundle import ClientState, Payload, Tensors
+from coterie.core.fields import PositiveCount
 from coterie.kit import stock
 from coterie.kit.context import ClientContext
-from coterie.kit.fields import PositiveCount
 from coterie.kit.method import Method
 from coterie.kit.personal import adapt
 

@@ -21,13 +21,13 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
+from coterie.core.fields import NonNegative, Positive, PositiveCount
 from coterie.kit import stock
 from coterie.kit.context import ClientContext
-from coterie.kit.fields import NonNegative, Positive, PositiveCount
 from coterie.kit.local import Stepper, parameters
 from coterie.kit.method import Method
-from coterie.kit.objective import Batch
 from coterie.kit.personal import adapt, buffers, lay
 from coterie.nets.heads import Network
 

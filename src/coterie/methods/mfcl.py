@@ -41,23 +41,24 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Blob, Bundle, ClientState, Payload, ServerState, Tensors
 from coterie.core.errors import ConfigError, Diverged, NoReplies
+from coterie.core.fields import Count, Decay, NonNegative, Positive, PositiveCount, Share
+from coterie.core.settings import Local, NormKind
 from coterie.core.task import ClientId, Reply, Round, Stage
+from coterie.data.imbalance import class_imbalance
+from coterie.kit.builder import Make
 from coterie.kit.context import ClientContext, ServerContext
-from coterie.kit.fields import Count, Decay, NonNegative, Positive, PositiveCount, Share
-from coterie.kit.imbalance import class_imbalance
 from coterie.kit.local import train
-from coterie.kit.make import Make
 from coterie.kit.method import Method
-from coterie.kit.objective import Batch, Loss
-from coterie.kit.optimizers import Local
+from coterie.kit.networks import Nets
+from coterie.kit.objective import Loss
 from coterie.kit.pairs import PairPool, Pairs
-from coterie.kit.pool import Nets
 from coterie.kit.server_training import ServerTraining, descend_linear, full_rate
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network
-from coterie.nets.norm import NormKind, Variance, paired
+from coterie.nets.norm import Variance, paired
 from coterie.nets.sensor import Autoencoder, Modular, Reads, Sensed, SensorKind, build_sensor
 
 SENSE, UPLOAD, CONTRAST = "sense", "upload", "contrast"

@@ -22,15 +22,16 @@ from typing import Literal, final
 
 from torch.nn import functional as F
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
 from coterie.core.errors import ConfigError
+from coterie.core.fields import NonNegative, Positive, PositiveCount
 from coterie.kit import stock
 from coterie.kit.context import ClientContext
-from coterie.kit.fields import NonNegative, Positive, PositiveCount
 from coterie.kit.local import train
 from coterie.kit.losses import model_contrast, representation_gap
 from coterie.kit.method import Method
-from coterie.kit.objective import Batch, Loss
+from coterie.kit.objective import Loss
 from coterie.nets.heads import Network
 
 

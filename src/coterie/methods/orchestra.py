@@ -32,17 +32,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
 from coterie.core.errors import ConfigError
+from coterie.core.fields import Count, Decay, NonNegative, Positive, PositiveCount
 from coterie.core.task import Reply, Round, Stage
 from coterie.kit import stock
 from coterie.kit.clustering import Descent, EqualShares, cluster, directed, directions, disagreement
 from coterie.kit.context import ClientContext, ServerContext
-from coterie.kit.fields import Count, Decay, NonNegative, Positive, PositiveCount
 from coterie.kit.local import Stepper
 from coterie.kit.method import Method
-from coterie.kit.objective import Batch, Loss
-from coterie.kit.pool import Nets
+from coterie.kit.networks import Nets
+from coterie.kit.objective import Loss
 from coterie.kit.self_supervised import geometry
 from coterie.nets.heads import Network, follow
 

@@ -21,13 +21,14 @@ from typing import Literal, final
 
 from torch import Tensor
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
+from coterie.core.fields import NonNegative
 from coterie.kit import stock
 from coterie.kit.context import ClientContext
-from coterie.kit.fields import NonNegative
 from coterie.kit.local import Stepper
 from coterie.kit.method import Method
-from coterie.kit.objective import Batch, Loss
+from coterie.kit.objective import Loss
 from coterie.kit.personal import PERSONAL, own_model
 from coterie.kit.self_supervised import negative_cosine
 

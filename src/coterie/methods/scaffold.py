@@ -30,14 +30,14 @@ import torch
 
 from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
 from coterie.core.errors import ConfigError
+from coterie.core.fields import Decay
+from coterie.core.settings import Local
 from coterie.core.task import Reply, Round
 from coterie.kit import stock
 from coterie.kit.context import ClientContext, ServerContext
-from coterie.kit.fields import Decay
 from coterie.kit.local import Stepper
 from coterie.kit.method import Method
-from coterie.kit.optimizers import Local
-from coterie.kit.pool import Nets
+from coterie.kit.networks import Nets
 from coterie.nets.heads import Network
 
 

@@ -17,7 +17,7 @@ from coterie.core.task import Reply, Round
 from coterie.kit.context import ClientContext, ServerContext
 from coterie.kit.local import train
 from coterie.kit.method import Method
-from coterie.kit.pool import Nets
+from coterie.kit.networks import Nets
 
 
 @final

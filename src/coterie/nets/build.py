@@ -1,29 +1,13 @@
 """Backbones by name: the directory `nets/backbones` is the registry."""
 
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, Literal, cast
+from typing import cast
 
-from annotated_types import Ge
 from torch import Tensor, nn
 
 from coterie.core.errors import ConfigError
-from coterie.nets.native.chain import Row
-from coterie.nets.native.library import KernelKind
-from coterie.nets.norm import NormKind
-
-
-@dataclass(frozen=True)
-class NetSettings:
-    """The `[net]` table."""
-
-    backbone: str = "simple-cnn"
-    projection: Annotated[int, Ge(0)] = 256  # entries of z; 0: no projector
-    norm: NormKind = "bn"  # where the backbone has normalisation layers; simple-cnn has none
-    norm_first: NormKind | Literal[""] = ""  # of the first two in residual networks; "": as `norm`
-    stem: Literal["cifar", "imagenet", "none"] = "cifar"  # of residual networks
-    bn_buffers: Literal["average", "local"] = "average"  # "local": never sent, one set a client
-    kernel: KernelKind = "auto"  # "native": in C; "auto": that, where it was built and on a CPU
+from coterie.core.settings import NetSettings
+from coterie.native.frozen_network import Row
 
 
 class Backbone(nn.Module):

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from coterie.native.frozen_network import Chain, Row, links_of
 from coterie.nets.build import Backbone
-from coterie.nets.native.chain import Chain, Row, links_of
 from coterie.nets.norm import has_peer_norm, paired
 
 PREFIXES = ("backbone", "projector", "predictor", "prototypes", "classifier")

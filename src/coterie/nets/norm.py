@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-NormKind = Literal["bn", "gn", "pn", "none"]
+from coterie.core.settings import NormKind
+
 Variance = Literal["pooled", "average"]
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)

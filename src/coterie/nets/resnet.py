@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.core.errors import ConfigError
-from coterie.nets.build import Backbone, NetSettings
-from coterie.nets.norm import NormKind, norm_2d
+from coterie.core.settings import NetSettings, NormKind
+from coterie.nets.build import Backbone
+from coterie.nets.norm import norm_2d
 
 _SMALLEST = {"cifar": 4, "imagenet": 32, "none": 4}
 

@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.core.errors import ConfigError
+from coterie.core.settings import NormKind
 from coterie.nets.backbones.simple_cnn import HalvingPool
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network, Outputs
-from coterie.nets.norm import NormKind, PeerNorm, Variance, norm_2d
+from coterie.nets.norm import PeerNorm, Variance, norm_2d
 
 SensorKind = Literal["code", "table5"]
 Reads = Literal["no", "projection", "backbone"]

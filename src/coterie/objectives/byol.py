@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, final
 
-from coterie.kit.fields import Decay, PositiveCount
-from coterie.kit.objective import Batch, Loss, Objective, projected
+from coterie.core.batch import Batch
+from coterie.core.fields import Decay, PositiveCount
+from coterie.kit.objective import Loss, Objective, projected
 from coterie.kit.self_supervised import collapse, geometry, symmetric_distance
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network, TargetNetwork, mlp_head

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from coterie.kit.fields import PositiveCount
-from coterie.kit.objective import Batch, Loss, Objective, projected
+from coterie.core.batch import Batch
+from coterie.core.fields import PositiveCount
+from coterie.kit.objective import Loss, Objective, projected
 from coterie.kit.self_supervised import collapse, geometry, symmetric_distance
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network, mlp_head

@@ -10,7 +10,8 @@ from typing import final
 from torch import nn
 from torch.nn import functional as F
 
-from coterie.kit.objective import Batch, Loss, Objective
+from coterie.core.batch import Batch
+from coterie.kit.objective import Loss, Objective
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network, moon_projector
 

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Tensors
-from coterie.kit.fields import Count, Positive, PositiveCount
-from coterie.kit.objective import Batch, Loss, Objective, projected
+from coterie.core.fields import Count, Positive, PositiveCount
+from coterie.kit.objective import Loss, Objective, projected
 from coterie.kit.self_supervised import collapse, geometry, swapped_prediction
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network, mlp_head

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.core.formatting import short
 from coterie.engine.record import RoundEvent
-from coterie.report.words import short
 
 AXIS: dict[str, Any] = {
     "automargin": True,

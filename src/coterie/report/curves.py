@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+from coterie.core.formatting import MEGABYTE, short
 from coterie.engine.record import RoundEvent
 from coterie.report.chart import (
     Chart,
@@ -16,7 +17,6 @@ from coterie.report.chart import (
     share_axis,
     titled,
 )
-from coterie.report.words import MEGABYTE, short
 
 _MEAN, _STD = "client_accuracy_mean", "client_accuracy_std"
 _WORST = "client_accuracy_worst_decile"

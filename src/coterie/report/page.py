@@ -10,13 +10,13 @@ from pathlib import Path
 from plotly.offline import get_plotlyjs
 
 from coterie.core.errors import CheckpointError
+from coterie.core.formatting import counted, duration, size
 from coterie.report import curves, tables
 from coterie.report.chart import Chart
 from coterie.report.embedding import embedding
 from coterie.report.partition_chart import partition
 from coterie.report.read import Run, read_run
 from coterie.report.summary import Headline, headline
-from coterie.report.words import counted, duration, size
 
 # The browser itself then refuses every request, whatever the script might ask for.
 _POLICY = (

@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from coterie.core.formatting import counted, short
 from coterie.report.chart import AXIS, Chart, layout, plain, titled
 from coterie.report.read import Holder
-from coterie.report.words import counted, short
 
 CLIENTS_SHOWN = 60  # rows of the heat map that can still be told apart
 

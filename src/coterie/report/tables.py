@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from coterie.core.formatting import some
 from coterie.engine.record import RoundEvent
-from coterie.report.words import some
 
 _REASONS = 200  # rows of the table of losses
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import coterie
-from coterie.engine.files import replace_durably
+from coterie.core.files import replace_durably
 from coterie.reproduce import claims
 from coterie.reproduce.claims import Finding
 from coterie.reproduce.difference import differences

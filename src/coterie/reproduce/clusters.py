@@ -28,8 +28,9 @@ from threadpoolctl import threadpool_limits
 
 from coterie.core import exact, seeds
 from coterie.core.errors import RunFailed
-from coterie.engine.files import replace_durably
-from coterie.experiment import prepare
+from coterie.core.files import replace_durably
+from coterie.experiment.prepare import prepare
+from coterie.experiment.run import MODEL
 from coterie.report.page import document
 from coterie.report.scatter import Scatter, in_plane
 from coterie.reproduce.features import (
@@ -43,7 +44,6 @@ from coterie.reproduce.features import (
 from coterie.reproduce.recipe import Features
 from coterie.reproduce.run import Found
 from coterie.reproduce.scatter import body
-from coterie.runner import MODEL
 
 NEIGHBOURS, MOST = 10, 15
 _TITLE = "Clusters of global models"

@@ -19,16 +19,16 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from coterie import config as configuration
-from coterie.config import Config, Tables
 from coterie.core import exact, seeds
 from coterie.core.bundle import Bundle
 from coterie.core.errors import ConfigError, RunFailed
 from coterie.core.task import METHOD, Task
 from coterie.engine.loop import rounds_of
 from coterie.engine.site import Site
-from coterie.experiment import given_data, prepare
-from coterie.kit.pool import Nets
+from coterie.experiment import config as configuration
+from coterie.experiment.config import Config, Tables
+from coterie.experiment.prepare import given_data, prepare
+from coterie.kit.networks import Nets
 from coterie.reproduce.entries import NONE, Entry, Outcome
 from coterie.reproduce.plan import Plan
 from coterie.reproduce.recipe import Cost

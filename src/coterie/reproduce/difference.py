@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from coterie import config as configuration
-from coterie.config import Config, Tables
+from coterie.experiment import config as configuration
+from coterie.experiment.config import Config, Tables
 from coterie.reproduce.plan import Cell, Plan, plain
 
 _UNTOLD = ("executor", "checkpoint", "record")  # they change no result

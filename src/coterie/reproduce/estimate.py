@@ -10,16 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie import config as configuration
-from coterie.config import Config
 from coterie.core import exact
 from coterie.core.errors import CoterieError, DataError
+from coterie.core.formatting import counted, duration
 from coterie.core.task import METHOD, Reply, Round, Task
 from coterie.data.batches import DataShard, cut
 from coterie.engine.loop import rounds_of
 from coterie.engine.site import Site
-from coterie.experiment import Experiment, prepare
-from coterie.report.words import counted, duration
+from coterie.experiment import config as configuration
+from coterie.experiment.config import Config
+from coterie.experiment.prepare import Experiment, prepare
 from coterie.reproduce.estimate_stages import ALONE, Line, measure_stages, stage_seconds
 from coterie.reproduce.plan import Cell, Plan, run_folder
 

@@ -14,7 +14,7 @@ from coterie.core.task import METHOD, Reply, Task
 from coterie.data.partition import Partition
 from coterie.engine.loop import rounds_of
 from coterie.engine.site import Site
-from coterie.experiment import Experiment
+from coterie.experiment.prepare import Experiment
 from coterie.kit.context import ServerContext
 
 FEW, MORE = 48, 144  # samples

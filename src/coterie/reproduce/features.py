@@ -18,23 +18,23 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from coterie.config import Config
 from coterie.core import exact, seeds
 from coterie.core.bundle import Tensors
 from coterie.core.errors import ConfigError, RunFailed
+from coterie.core.files import replace_durably
 from coterie.core.task import METHOD, Task
 from coterie.data.batches import DataShard
-from coterie.engine.files import replace_durably
+from coterie.engine.checkpoints import CheckpointStore
 from coterie.engine.loop import rounds_of
 from coterie.engine.site import Site
-from coterie.engine.store import CheckpointStore
-from coterie.experiment import Experiment, prepare
+from coterie.experiment.config import Config
+from coterie.experiment.prepare import Experiment, prepare
+from coterie.experiment.run import MODEL
 from coterie.report.page import document
 from coterie.report.scatter import Scatter, in_plane
 from coterie.reproduce.recipe import Features
 from coterie.reproduce.run import Found
 from coterie.reproduce.scatter import body
-from coterie.runner import MODEL
 
 PAGE, ARRAYS, NUMBERS = "features.html", "features.npz", "features.json"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
+from coterie.experiment.run import REPORT
 from coterie.reproduce.plan import Cell, Plan, run_folder
-from coterie.runner import REPORT
 
 
 def narrow(plan: Plan, rows: Iterable[str], columns: Iterable[str], out: Path) -> Plan:

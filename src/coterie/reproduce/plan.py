@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from coterie import config as configuration
-from coterie.config import Config, Tables
 from coterie.core import registry
 from coterie.core.errors import ConfigError
+from coterie.experiment import config as configuration
+from coterie.experiment.config import Config, Tables
 from coterie.reproduce.recipe import Column, Recipe, Row, Scale
 
 HELD = 0.1  # the share of the training samples that is set aside to choose the cell of a grid

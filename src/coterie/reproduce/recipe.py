@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from coterie.config import validated
 from coterie.core import registry
 from coterie.core.errors import ConfigError
-from coterie.kit.fields import Count, NonNegative, Positive, PositiveCount, PositiveShare
+from coterie.core.fields import Count, NonNegative, Positive, PositiveCount, PositiveShare
+from coterie.experiment.config import validated
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 Changes = dict[str, Any]  # "table.key" -> value

@@ -5,14 +5,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coterie.config import Config
 from coterie.core.errors import CheckpointError, ConfigError, CoterieError, Interrupted, RunFailed
+from coterie.core.formatting import counted
 from coterie.engine import rundir
 from coterie.engine.record import MetricsFile, Recorder, RoundEvent
-from coterie.report.words import counted
+from coterie.experiment.config import Config
+from coterie.experiment.run import REPORT, execute
 from coterie.reproduce.figures import Figures, read
 from coterie.reproduce.plan import Cell, Plan, Point, run_folder
-from coterie.runner import REPORT, execute
 
 GO_ON = "the same command with --resume goes on"
 

@@ -35,9 +35,9 @@ def test_clients_go_largest_first_to_the_smaller_pile():
 def test_the_plain_network_is_coteries():
     import shared
 
-    from coterie.config import resolve
     from coterie.core.task import METHOD
-    from coterie.experiment import prepare
+    from coterie.experiment.config import resolve
+    from coterie.experiment.prepare import prepare
 
     tables = {"data": {"name": "digits"}, "evaluate": {"with": []}}
     net = prepare(resolve(tables), Path("nowhere")).parts.nets(METHOD)["model"]
@@ -150,7 +150,7 @@ def test_descendants_are_found_and_their_processor_time():
 def test_growth_invites_the_same_number_whoever_else_is_there():
     import growth
 
-    from coterie.config import resolve
+    from coterie.experiment.config import resolve
 
     for clients in growth.CLIENTS[growth.SOME]:
         tables = growth.setting(growth.SOME, clients, 3, {"name": "digits"})

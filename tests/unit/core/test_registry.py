@@ -10,10 +10,10 @@ import pytest
 from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.core.registry import Component, find, names, nearest
+from coterie.core.settings import Local
 from coterie.evaluate.accuracy import Accuracy
 from coterie.kit.evaluator import Evaluator
 from coterie.kit.method import Method
-from coterie.kit.optimizers import Local
 from coterie.methods.fedavg import FedAvg
 
 PACKAGE = Path(registry.__file__).parent.parent
@@ -103,7 +103,7 @@ def test_find_a_users_own_class() -> None:
         ("coterie.methods.fedavg:", "cannot be imported"),
         (":Mine", "cannot be imported"),
         (".fedavg:FedAvg", "cannot be imported"),
-        ("coterie.kit.optimizers:Local", "is not a Method"),
+        ("coterie.core.settings:Local", "is not a Method"),
         ("coterie.core.registry:names", "is not a Method"),
     ],
 )
@@ -121,7 +121,7 @@ def test_nearest() -> None:
 def test_a_component_is_built_again_from_plain_data() -> None:
     local = Local(lr=0.5, schedule="step", milestones=(3, 5))
     described = Component.of(local)
-    assert described.target == "coterie.kit.optimizers:Local"
+    assert described.target == "coterie.core.settings:Local"
     plain = described.fields | {"milestones": [3, 5]}  # what JSON makes of a tuple
     assert Component(described.target, plain).build() == local
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.config import load
 from coterie.core.errors import ConfigError
 from coterie.data import datasets
 from coterie.data.augment import AUGMENTS, Normalise, named
 from coterie.data.augment_colour import kernel_size
 from coterie.data.augment_views import RandomView
 from coterie.data.batches import DataShard
-from coterie.experiment import prepare
+from coterie.experiment.config import load
+from coterie.experiment.prepare import prepare
 
 RANDOM = [name for name, build in AUGMENTS.items() if isinstance(build(), RandomView)]
 SHAPES = [(3, 32, 32), (1, 8, 8), (3, 9, 14), (1, 28, 28), (3, 45, 21)]

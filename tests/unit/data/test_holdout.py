@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import coterie
-from coterie.config import load
 from coterie.core.errors import ConfigError
 from coterie.data.subset import set_aside
-from coterie.engine.measure import Evaluation
-from coterie.experiment import Experiment, prepare
+from coterie.engine.evaluation import Evaluation
+from coterie.experiment.config import load
+from coterie.experiment.prepare import Experiment, prepare
 
 SMALL: dict[str, Any] = {
     "run": {"rounds": 2},

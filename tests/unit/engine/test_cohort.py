@@ -5,8 +5,9 @@ from collections import Counter
 
 import pytest
 
+from coterie.core.settings import Cohort
 from coterie.core.task import ClientInfo, Stage
-from coterie.engine.cohort import Cohort, dropouts, sample
+from coterie.engine.cohort import dropouts, sample
 
 TRAIN = Stage("train", 10)
 

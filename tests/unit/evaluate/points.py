@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from coterie.kit.objective import Batch
-from coterie.kit.pool import Frozen
+from coterie.core.batch import Batch
+from coterie.kit.networks import Frozen
 from coterie.nets.heads import Network
 
 

@@ -19,8 +19,8 @@ from coterie.core import seeds
 from coterie.core.bundle import Bundle
 from coterie.core.errors import ConfigError, Interrupted
 from coterie.core.task import METHOD, Round, Task
+from coterie.engine.client_states import StateStore
 from coterie.engine.site import Site
-from coterie.engine.states import StateStore
 from coterie.evaluate.linear_probe import LinearProbe
 from coterie.evaluate.probe_1 import ProbeOne
 from coterie.evaluate.probe_10 import ProbeTen

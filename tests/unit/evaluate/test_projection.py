@@ -14,7 +14,7 @@ from coterie.evaluate.linear_probe import LinearProbe
 from coterie.evaluate.projection_knn import ProjectionKnn
 from coterie.evaluate.projection_probe import ProjectionProbe
 from coterie.evaluate.shared.features import features
-from coterie.kit.pool import Frozen
+from coterie.kit.networks import Frozen
 from coterie.nets.heads import Network
 
 

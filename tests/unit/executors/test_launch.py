@@ -1,4 +1,4 @@
-"""Workers that are forked from a nursery: what they take over, how they end, who outlives whom."""
+"""Workers forked from a fork server: what they inherit, how they end, who outlives whom."""
 
 import json
 import os
@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 import toy
-from coterie.config import resolve
 from coterie.core.errors import RunFailed
 from coterie.core.exact import THREAD_VARIABLES
 from coterie.core.registry import Component
 from coterie.executors import launch
 from coterie.executors.processes import Worker
-from coterie.experiment import prepare
+from coterie.experiment.config import resolve
+from coterie.experiment.prepare import prepare
 
 pytestmark = pytest.mark.skipif(not launch.forks(), reason="workers are not forked here")
 
@@ -111,14 +111,14 @@ def pipes(pid: int) -> set[str]:
     return {name for name in found if name.startswith(("pipe:", "socket:"))}
 
 
-def test_all_workers_are_forked_from_one_nursery(start: Callable[[], launch.Child]) -> None:
+def test_all_workers_are_forked_from_one_fork_server(start: Callable[[], launch.Child]) -> None:
     children = [start() for _ in range(3)]
-    (nursery,) = {parent(child.pid) for child in children}
-    assert launch._only is not None and nursery == launch._only.pid
-    assert parent(nursery) == os.getpid()
-    assert os.getsid(nursery) == nursery  # Ctrl-C does not reach it
-    assert len(list(Path(f"/proc/{nursery}/task").iterdir())) == 1  # a fork would lose a thread
-    assert Path(f"/proc/{nursery}/fd/0").readlink() == Path(os.devnull)
+    (fork_server,) = {parent(child.pid) for child in children}
+    assert launch._only is not None and fork_server == launch._only.pid
+    assert parent(fork_server) == os.getpid()
+    assert os.getsid(fork_server) == fork_server  # Ctrl-C does not reach it
+    assert len(list(Path(f"/proc/{fork_server}/task").iterdir())) == 1  # a fork would lose a thread
+    assert Path(f"/proc/{fork_server}/fd/0").readlink() == Path(os.devnull)
     assert soon(lambda: all(os.getsid(child.pid) == child.pid for child in children))
 
 
@@ -145,7 +145,7 @@ def test_a_process_keeps_its_number_until_its_status_was_asked_for(
     child = start()
     os.kill(child.pid, signal.SIGKILL)
     assert soon(lambda: state(child.pid) == "Z")
-    start()  # the nursery has been at work, and has not looked
+    start()  # the fork server has been at work, and has not looked
     assert state(child.pid) == "Z"
     assert child.poll() == -9
     assert state(child.pid) == ""
@@ -183,7 +183,7 @@ def probe(toy_data: Path, folder: Path) -> dict[str, Any]:
 def test_environment_folder_and_import_path_are_those_of_the_request(
     toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[[], Any]
 ) -> None:
-    start()  # the nursery is there before any of this
+    start()  # the fork server is there before any of this
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "probe_of_a_worker.py").write_text(PROBE)
     monkeypatch.chdir(tmp_path)
@@ -200,7 +200,7 @@ def test_environment_folder_and_import_path_are_those_of_the_request(
     assert found["session"] and not found["cuda"]
     assert found["threads"] == 1
     assert found["signals"] == [True, True]
-    assert found["main"].endswith("nursery.py")  # no main script of ours
+    assert found["main"].endswith("fork_server.py")  # no main script of ours
     kinds = [name.split(":")[0] for name in found["handles"] if name.startswith(("pi", "so"))]
     assert kinds.count("pipe") >= 2 and "socket" not in kinds
 
@@ -305,7 +305,7 @@ def test_a_variable_that_is_read_at_the_start_of_a_process_makes_another_nursery
     other = launch.start({**environment(), "MALLOC_ARENA_MAX": "1"})
     assert parent(other.pid) != parent(child.pid)
     assert b"MALLOC_ARENA_MAX=1" in Path(f"/proc/{parent(other.pid)}/environ").read_bytes()
-    for one in (child, other):  # the first nursery is still there for its own
+    for one in (child, other):  # the first fork_server is still there for its own
         one.kill()
         one.wait()
         assert one.returncode == -9
@@ -316,9 +316,9 @@ def test_an_interrupt_leaves_no_answer_to_be_taken_for_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours, theirs = socket.socketpair()
-    nursery = object.__new__(launch.Nursery)
-    nursery.lock, nursery._owner, nursery._link = threading.RLock(), os.getpid(), ours
-    nursery._process = subprocess.Popen(["sleep", "60"])
+    fork_server = object.__new__(launch.ForkServer)
+    fork_server.lock, fork_server._owner, fork_server._link = threading.RLock(), os.getpid(), ours
+    fork_server._process = subprocess.Popen(["sleep", "60"])
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -327,19 +327,19 @@ def test_an_interrupt_leaves_no_answer_to_be_taken_for_another(
     signal.setitimer(signal.ITIMER_REAL, 0.1)
     try:
         with pytest.raises(KeyboardInterrupt):
-            nursery.ask({"do": "wait"})
+            fork_server.ask({"do": "wait"})
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert not nursery.alive()
+    assert not fork_server.alive()
     with pytest.raises(launch.Gone):
-        nursery.ask({"do": "wait"})
+        fork_server.ask({"do": "wait"})
     theirs.close()
 
 
 def test_a_nursery_that_cannot_start_says_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_only", None)
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(RunFailed, match=r"no worker can be started: their nursery .* status 1"):
+    with pytest.raises(RunFailed, match=r"no worker can be started: their fork server .* status 1"):
         launch.start(environment())
 
 
@@ -362,10 +362,10 @@ def test_a_nursery_that_still_imports_ends_with_the_main_process() -> None:
     with main_process() as process:
         tasks = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         assert soon(lambda: bool(tasks.read_text().strip()))
-        (nursery,) = (int(word) for word in tasks.read_text().split())
+        (fork_server,) = (int(word) for word in tasks.read_text().split())
         time.sleep(0.2)
         process.kill()
-    assert soon(lambda: state(nursery) in ("", "Z"), 2.0)
+    assert soon(lambda: state(fork_server) in ("", "Z"), 2.0)
 
 
 def test_where_nothing_can_be_forked_a_worker_is_a_process_from_scratch(

@@ -11,13 +11,14 @@ import torch
 from test_pool import tiny_network
 from torch import Tensor, nn
 
+from coterie.core.batch import Batch
 from coterie.core.errors import Diverged
+from coterie.core.settings import Local
 from coterie.core.task import Round
 from coterie.kit.context import ClientContext
 from coterie.kit.local import Stepper, all_finite, freeze_all_but, train
-from coterie.kit.objective import Batch, Loss, Objective
-from coterie.kit.optimizers import Local
-from coterie.kit.pool import Nets
+from coterie.kit.networks import Nets
+from coterie.kit.objective import Loss, Objective
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network
 

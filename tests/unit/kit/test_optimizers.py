@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from coterie.core.errors import ConfigError
+from coterie.core.settings import Local
 from coterie.core.task import Round
-from coterie.kit.optimizers import Local, make_optimizer
+from coterie.kit.optimizers import make_optimizer
 
 START = [[1.0, -2.0], [0.5, 3.0]]
 GRADIENTS = [[[0.1, -0.2], [0.3, 0.4]], [[-0.5, 0.1], [0.2, 0.0]], [[0.7, 0.7], [-0.1, 0.3]]]

@@ -9,18 +9,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from coterie.core.batch import Batch
 from coterie.core.bundle import Bundle
 from coterie.core.task import METHOD, Round, Task
 from coterie.data.augment import AUGMENTS
 from coterie.engine.site import Site
-from coterie.experiment import prepare
+from coterie.experiment.prepare import prepare
+from coterie.experiment.run import choose
 from coterie.kit.context import ClientContext
 from coterie.kit.losses import model_contrast
-from coterie.kit.objective import Batch
-from coterie.kit.pool import Frozen
+from coterie.kit.networks import Frozen
+from coterie.native.library import Missing, library
 from coterie.nets.backbones.simple_cnn import HalvingPool
-from coterie.nets.native.library import Missing, library
-from coterie.runner import choose
 
 
 @pytest.fixture(params=["none", "crop-flip"])

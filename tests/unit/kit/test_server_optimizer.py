@@ -1,5 +1,6 @@
 """What the server optimiser does to a state: which names it moves, and what it leaves beside."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from torch import Tensor
 
 from coterie.core import codec
 from coterie.core.bundle import Bundle
-from coterie.kit.server_optimizer import ServerOptimizer
+from coterie.core.settings import ServerSettings
+from coterie.kit.server_optimizer import step_server
 
 PARAMETERS = frozenset({"w"})
 ADAPTIVE = ["adam", "yogi", "adagrad"]
@@ -33,14 +35,16 @@ def moments(server: Bundle) -> list[dict[str, Tensor]]:
 
 def test_none_takes_the_average_as_it_is() -> None:
     averaged = weights(0.1)
-    moved = ServerOptimizer().step(state(), averaged, PARAMETERS)
+    moved = step_server(ServerSettings(), state(), averaged, PARAMETERS)
     assert all(torch.equal(moved["model"][name], averaged[name]) for name in averaged)
     assert set(moved.tensors) == {"model", "other"}
     assert moved.scalars == {"note": "kept"}
 
 
 def test_none_with_a_rate_goes_part_of_the_way() -> None:
-    moved = ServerOptimizer(lr=0.5).step(state(), weights(0.0, mean=4.0, count=9), PARAMETERS)
+    moved = step_server(
+        ServerSettings(lr=0.5), state(), weights(0.0, mean=4.0, count=9), PARAMETERS
+    )
     assert moved["model"]["w"].tolist() == [0.5] * 3
     assert moved["model"]["running_mean"].tolist() == [4.0] * 3
     assert moved["model"]["num_batches_tracked"].item() == 9
@@ -49,7 +53,7 @@ def test_none_with_a_rate_goes_part_of_the_way() -> None:
 
 @pytest.mark.parametrize("optimizer", ["momentum", *ADAPTIVE])
 def test_buffers_take_the_plain_average(optimizer: str) -> None:
-    server, step = state(), ServerOptimizer(optimizer=optimizer).step
+    server, step = state(), partial(step_server, ServerSettings(optimizer=optimizer))
     for round in range(3):
         server = step(server, weights(0.5, mean=7.0 + round, count=5 + round), PARAMETERS)
         assert server["model"]["running_mean"].tolist() == [7.0 + round] * 3
@@ -62,7 +66,7 @@ def test_buffers_take_the_plain_average(optimizer: str) -> None:
 )
 def test_moments_stand_in_the_state(optimizer: str, count: int) -> None:
     before = state()
-    moved = ServerOptimizer(optimizer=optimizer).step(before, weights(0.5), PARAMETERS)
+    moved = step_server(ServerSettings(optimizer=optimizer), before, weights(0.5), PARAMETERS)
     assert len(moments(moved)) == count
     assert len(moved.tensors) == 2 + count
     assert set(before.tensors) == {"model", "other"}
@@ -73,7 +77,7 @@ def test_moments_stand_in_the_state(optimizer: str, count: int) -> None:
 
 @pytest.mark.parametrize("optimizer", ["momentum", *ADAPTIVE])
 def test_a_state_that_was_saved_goes_on_as_if_it_had_not_been(optimizer: str) -> None:
-    step = ServerOptimizer(optimizer=optimizer, lr=0.3).step
+    step = partial(step_server, ServerSettings(optimizer=optimizer, lr=0.3))
     straight = resumed = state()
     for round in range(4):
         averaged = weights(0.1 * round)
@@ -84,7 +88,7 @@ def test_a_state_that_was_saved_goes_on_as_if_it_had_not_been(optimizer: str) ->
 
 @pytest.mark.parametrize("optimizer", ["momentum", *ADAPTIVE])
 def test_no_update_no_move(optimizer: str) -> None:
-    server, step = state(), ServerOptimizer(optimizer=optimizer).step
+    server, step = state(), partial(step_server, ServerSettings(optimizer=optimizer))
     for _ in range(3):
         server = step(server, weights(1.0), PARAMETERS)
     assert server["model"]["w"].tolist() == [1.0] * 3
@@ -92,14 +96,14 @@ def test_no_update_no_move(optimizer: str) -> None:
 
 def test_the_group_is_named() -> None:
     server = Bundle({"model": weights(1.0), "sensor": weights(2.0)})
-    moved = ServerOptimizer(lr=0.5).step(server, weights(0.0), PARAMETERS, "sensor")
+    moved = step_server(ServerSettings(lr=0.5), server, weights(0.0), PARAMETERS, "sensor")
     assert moved["sensor"]["w"].tolist() == [1.0] * 3
     assert moved["model"]["w"].tolist() == [1.0] * 3
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", *ADAPTIVE])
 def test_two_groups_do_not_share_moments(optimizer: str) -> None:
-    step = ServerOptimizer(optimizer=optimizer).step
+    step = partial(step_server, ServerSettings(optimizer=optimizer))
     alone = Bundle({"model": weights(1.0)})
     both = Bundle({"model": weights(1.0), "sensor": weights(2.0)})
     for _ in range(3):
@@ -113,7 +117,7 @@ def test_two_groups_do_not_share_moments(optimizer: str) -> None:
 def test_weights_keep_their_type(dtype: torch.dtype) -> None:
     server = Bundle({"model": {"w": torch.ones(2, dtype=dtype)}})
     averaged = {"w": torch.zeros(2, dtype=dtype)}
-    moved = ServerOptimizer("momentum", lr=0.25).step(server, averaged, PARAMETERS)
+    moved = step_server(ServerSettings("momentum", lr=0.25), server, averaged, PARAMETERS)
     assert moved["model"]["w"].dtype == moments(moved)[0]["w"].dtype == dtype
     assert moved["model"]["w"].tolist() == [0.75] * 2
 
@@ -121,4 +125,4 @@ def test_weights_keep_their_type(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("settings", [{}, {"optimizer": "momentum"}])
 def test_an_unknown_group_is_named(settings: dict[str, Any]) -> None:
     with pytest.raises(KeyError, match="no group 'sensor'"):
-        ServerOptimizer(**settings).step(state(), weights(0.0), PARAMETERS, "sensor")
+        step_server(ServerSettings(**settings), state(), weights(0.0), PARAMETERS, "sensor")

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 import toy
-from coterie.config import Config, load, parse_overrides
 from coterie.core.errors import NoReplies
-from coterie.experiment import prepare
+from coterie.experiment.config import Config, load, parse_overrides
+from coterie.experiment.prepare import prepare
+from coterie.experiment.run import choose
 from coterie.methods.mfcl import MFCL
 from coterie.reproduce.estimate import estimate
 from coterie.reproduce.estimate_stages import Line, stage_seconds
-from coterie.runner import choose
 
 SMALL = [
     *("data.limit=200", "run.rounds=3", "executor.kind=serial", "evaluate.every=0"),

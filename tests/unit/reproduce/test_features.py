@@ -8,7 +8,7 @@ import torch
 
 import coterie
 from coterie.core.errors import ConfigError
-from coterie.experiment import prepare
+from coterie.experiment.prepare import prepare
 from coterie.reproduce.features import Panel, agreement, embed, local_models, sentence
 
 SMALL = {

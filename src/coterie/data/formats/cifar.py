@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.core.errors import DataError
 from coterie.data import unpickle
-from coterie.data.formats import places
+from coterie.data.formats import locate
 
 _SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
@@ -76,7 +76,7 @@ def read(name: str, layouts: Layouts, root: str) -> Arrays:
 
 def _find(name: str, layouts: Layouts, root: str) -> tuple[Layout | None, Path]:
     """A folder with its layout, or an archive, whose layout shows when it is read."""
-    base = places.base(root)
+    base = locate.base(root)
     if base.is_file():
         return None, base
     looked = [base]
@@ -89,7 +89,7 @@ def _find(name: str, layouts: Layouts, root: str) -> tuple[Layout | None, Path]:
         looked.append(base / layout.archive)
         if looked[-1].is_file():
             return None, looked[-1]
-    raise places.missing(name, looked, " or ".join(layout.archive for layout in layouts))
+    raise locate.missing(name, looked, " or ".join(layout.archive for layout in layouts))
 
 
 def _contents(file: Path) -> bytes:

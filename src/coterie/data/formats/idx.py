@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from coterie.core.errors import DataError
-from coterie.data.formats import places
+from coterie.data.formats import locate
 
 _NAMES = (
     ("train-images", "idx3-ubyte"),
@@ -27,7 +27,7 @@ def files(name: str, root: str, folder: str, defaults: tuple[Path, ...] = ()) ->
 
     They are looked for in the root, its folder `name`, and where torchvision puts them (`folder`).
     """
-    base = places.base(root)
+    base = locate.base(root)
     own = (base / name, base / folder / "raw")
     # Two data sets have these file names: a default root is not searched itself, only below.
     folders = (base, *own) if root else (*own, *defaults)
@@ -38,7 +38,7 @@ def files(name: str, root: str, folder: str, defaults: tuple[Path, ...] = ()) ->
     else:
         also = f", or install Debian's dataset-{name}" if defaults else ""
         wanted = ", ".join(f"{stem}-{kind}.gz" for stem, kind in _NAMES)
-        raise places.missing(name, folders, wanted, also)
+        raise locate.missing(name, folders, wanted, also)
     for (stem, kind), file in zip(_NAMES, found, strict=True):
         if file is None:
             raise DataError(f"{where / f'{stem}-{kind}.gz'} is missing; put it beside the others")

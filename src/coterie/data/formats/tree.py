@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from coterie.core.errors import DataError
-from coterie.data.formats import images, places
+from coterie.data.formats import images, locate
 from coterie.data.subset import hold_out
 
 ByClass = Mapping[str, Sequence[Path]]
@@ -68,7 +68,7 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for entry in sorted(folder.iterdir()):
         if entry.is_dir() and not entry.name.startswith("."):
-            found[entry.name] = places.below(entry, images.ENDINGS)
+            found[entry.name] = locate.below(entry, images.ENDINGS)
             if not found[entry.name]:
                 raise DataError(
                     f"{entry} is the folder of a class and holds no image "
@@ -84,7 +84,7 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
 
 def _split(whole: ByClass) -> Tree:
     """Hold out a fifth of every class, the same in every run."""
-    names = places.ordered(whole)
+    names = locate.ordered(whole)
     all_of = table(whole, names)
     train, test = hold_out(all_of.labels)
     return Tree(*(_pick(all_of, names, rows) for rows in (train, test)))

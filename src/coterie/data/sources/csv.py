@@ -10,7 +10,7 @@ import numpy as np
 from coterie.core.errors import DataError
 from coterie.data.checks import NOBODY
 from coterie.data.datasets import Groups, Raw
-from coterie.data.formats import images, places
+from coterie.data.formats import images, locate
 
 _TEST_SHARE = 5  # one in so many of a user's samples is held out
 _USER, _IMAGE, _CLASS = "user_id", "image_id", "class"
@@ -27,7 +27,7 @@ class _Rows:
 
 def files(root: str) -> tuple[Path, ...]:
     """Both CSV files and the images they list."""
-    folder = places.given("csv", root)
+    folder = locate.given("csv", root)
     train, test = _tables(folder)
     return (_listing(folder, "train"), _listing(folder, "test"), *train.paths, *test.paths)
 
@@ -38,8 +38,8 @@ def decode(root: str, resize: int, scratch: Path) -> Raw:
     The test file has no users, so a fifth of every user's samples is held out for tests of its
     own; the listed test samples stay those of the global model.
     """
-    listed, test = _tables(places.given("csv", root))
-    classes, users = places.ordered(listed.classes + test.classes), places.ordered(listed.users)
+    listed, test = _tables(locate.given("csv", root))
+    classes, users = locate.ordered(listed.classes + test.classes), locate.ordered(listed.users)
     train, own = _hold_out(listed)
     parts = {"x_train": train.paths, "x_test": [*test.paths, *own.paths]}
     x_train, x_test = images.decode(parts, resize, scratch)
@@ -90,7 +90,7 @@ def _tables(root: Path) -> tuple[_Rows, _Rows]:
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; put the images there as IMAGE_ID.jpg")
     known: dict[str, Path] = {}
-    for path in places.below(folder, images.ENDINGS):
+    for path in locate.below(folder, images.ENDINGS):
         if known.setdefault(path.stem, path) != path:
             raise DataError(f"{path} and {known[path.stem]} have one image_id; remove one of them")
     train, test = (_read(listing, folder, known) for listing in listings)

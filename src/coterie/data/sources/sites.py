@@ -8,7 +8,7 @@ import numpy as np
 from coterie.core.errors import ConfigError, DataError
 from coterie.data import checks
 from coterie.data.datasets import Groups, Raw
-from coterie.data.formats import images, npz, places, tree
+from coterie.data.formats import images, locate, npz, tree
 from coterie.data.subset import hold_out
 
 _CHOICES = (checks.ARRAYS, ("x_train", "y_train"), ("x", "y"))
@@ -22,7 +22,7 @@ class _Site:
 
 def files(root: str) -> tuple[Path, ...]:
     """The .npz files, or all images of all sites."""
-    sites = _sites(places.given("sites", root))
+    sites = _sites(locate.given("sites", root))
     if sites[0].path.is_file():
         return tuple(site.path for site in sites)
     trees = [tree.read(site.path) for site in sites]
@@ -32,7 +32,7 @@ def files(root: str) -> tuple[Path, ...]:
 
 def decode(root: str, resize: int, scratch: Path) -> Raw:
     """All samples of all sites, with the site as their group."""
-    sites = _sites(places.given("sites", root))
+    sites = _sites(locate.given("sites", root))
     if not sites[0].path.is_file():
         return _folders(sites, resize, scratch)
     if resize:
@@ -55,12 +55,12 @@ def _sites(root: Path) -> list[_Site]:
     found = folders or archives
     if not found:
         raise DataError(f"{root} holds no site; put one folder or one .npz file per client there")
-    return [_Site(name, found[name]) for name in places.ordered(found)]
+    return [_Site(name, found[name]) for name in locate.ordered(found)]
 
 
 def _folders(sites: list[_Site], resize: int, scratch: Path) -> Raw:
     trees = [tree.read(site.path) for site in sites]
-    classes = places.ordered(name for found in trees for name in found.train)
+    classes = locate.ordered(name for found in trees for name in found.train)
     for found in trees:
         tree.check_tested(found, classes)
     parts = {

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from coterie.core.task import ClientId
 from coterie.kit.context import Shard
-from coterie.kit.pool import Frozen
+from coterie.kit.networks import Frozen
 
 Features = tuple[Tensor, Tensor]  # h or z of length one, and the labels
 Layer = Literal["h", "z"]  # before the projector, or behind it

@@ -21,7 +21,7 @@ from coterie.core import seeds
 from coterie.core.bundle import Tensors
 from coterie.evaluate.shared.features import Layer, features
 from coterie.kit.context import Shard
-from coterie.kit.pool import Frozen
+from coterie.kit.networks import Frozen
 
 RATE, BATCH, MOMENTUM = 30.0, 256, 0.9
 EPOCHS, STEPS = 100, 2000  # as many epochs, and as many steps, at least

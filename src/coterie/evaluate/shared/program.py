@@ -17,7 +17,7 @@ from coterie.evaluate.shared.features import features
 from coterie.evaluate.shared.head import count_right, fresh_head, train_head
 from coterie.kit.context import ClientContext, ServerContext, Shard
 from coterie.kit.method import FederatedEvaluator
-from coterie.kit.pool import Frozen, Nets
+from coterie.kit.networks import Frozen, Nets
 
 ROUNDS = 21  # 20 of training, one of testing
 

@@ -7,8 +7,9 @@ import math
 
 from torch import Tensor, nn
 
-from coterie.nets.build import Backbone, NetSettings, check_no_first_norm
-from coterie.nets.norm import NormKind, norm_1d
+from coterie.core.settings import NetSettings, NormKind
+from coterie.nets.build import Backbone, check_no_first_norm
+from coterie.nets.norm import norm_1d
 
 _HIDDEN = 200
 

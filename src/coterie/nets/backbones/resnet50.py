@@ -3,7 +3,8 @@
 With the `cifar` stem it has 23,500,352 parameters.
 """
 
-from coterie.nets.build import Backbone, NetSettings
+from coterie.core.settings import NetSettings
+from coterie.nets.build import Backbone
 from coterie.nets.resnet import build_resnet
 
 

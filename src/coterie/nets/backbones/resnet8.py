@@ -3,7 +3,8 @@
 With the `cifar` stem and three channels it has 77,392 parameters.
 """
 
-from coterie.nets.build import Backbone, NetSettings
+from coterie.core.settings import NetSettings
+from coterie.nets.build import Backbone
 from coterie.nets.resnet import build_resnet
 
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import ConfigError
-from coterie.nets.build import Backbone, NetSettings, check_no_first_norm, check_no_norm
-from coterie.nets.native import layers
-from coterie.nets.native.chain import Chain, Row, links_of
+from coterie.core.settings import NetSettings
+from coterie.native import layers
+from coterie.native.frozen_network import Chain, Row, links_of
+from coterie.nets.build import Backbone, check_no_first_norm, check_no_norm
 
 _PADDED_BELOW = 20
 _SMALLEST = 4

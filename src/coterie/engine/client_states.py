@@ -1,0 +1,97 @@
+"""What clients remember between rounds: one file a client and version, kept by its site.
+
+A version is the round that wrote it, with the attempt of the run behind it:
+`clients/7/000012.1.safetensors`. A task of round t reads the newest version below t, so a task
+that is done twice reads the same state twice.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from coterie.core import codec
+from coterie.core.bundle import ClientState
+from coterie.core.errors import CheckpointError, CodecError
+from coterie.core.files import replace_durably
+from coterie.core.task import Attempt, ClientId
+
+_SUFFIX = ".safetensors"
+
+
+class Version(NamedTuple):
+    """One saved state; later rounds, then later attempts, are newer."""
+
+    round: int
+    attempt: int
+    path: Path
+
+
+class StateStore:
+    """The states of all clients of one site, for one program."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def load(self, client: ClientId, below: int) -> ClientState | None:
+        """The newest state of a round below `below`, or None."""
+        older = [version for version in self._versions(client) if version.round < below]
+        if not older:
+            return None
+        path = max(older).path
+        try:
+            return codec.decode(path.read_bytes())
+        except (OSError, CodecError) as error:
+            raise CheckpointError(f"the state of client {client} at {path}: {error}") from error
+
+    def save(self, client: ClientId, round: int, attempt: Attempt, state: ClientState) -> None:
+        """Save a version, then drop those that no return to a kept checkpoint could ask for."""
+        if state.blobs:
+            raise TypeError("a client's state holds tensors and scalars, no blobs")
+        path = self.folder / str(client) / f"{round:06d}.{attempt.number}{_SUFFIX}"
+        replace_durably(path, codec.encode(state))
+        versions = sorted(self._versions(client))
+        needed = {path, *(v.path for v in versions if v.round > round)}
+        for limit in (*attempt.kept, round - 1):  # a task that is done again reads below `round`
+            if older := [v for v in versions if v.round <= limit]:
+                needed.add(older[-1].path)
+        for version in versions:
+            if version.path not in needed:
+                version.path.unlink(missing_ok=True)
+
+    def begin(self, attempt: Attempt) -> None:
+        """Drop what earlier attempts wrote for rounds that were never committed."""
+        for folder in self.folder.glob("*/"):
+            for version in self._versions(int(folder.name)):
+                if version.round >= attempt.first and version.attempt < attempt.number:
+                    version.path.unlink(missing_ok=True)
+
+    def forget(self, client: ClientId) -> None:
+        """Drop every state of a client."""
+        shutil.rmtree(self.folder / str(client), ignore_errors=True)
+
+    def problem(self, expected: Mapping[ClientId, tuple[int, str]], last: int) -> str | None:
+        """What is wrong with the states that a checkpoint of round `last` relies on.
+
+        `expected` has the round and digest of every client's state as far as replies told. A newer
+        version up to `last` comes from a client whose reply was lost: it counts, undigested.
+        """
+        for client, (round, digest) in expected.items():
+            path = self.folder / str(client)
+            versions = [v for v in self._versions(client) if round <= v.round <= last]
+            if not versions:
+                return f"{path} has no state of round {round}"
+            newest = max(versions)
+            path = newest.path
+            try:
+                found = codec.decode(path.read_bytes()).digest()
+                if newest.round == round and found != digest:
+                    return f"{path} does not have the digest that was recorded"
+            except (OSError, CodecError) as error:
+                return f"{path}: {error}"
+        return None
+
+    def _versions(self, client: ClientId) -> Iterator[Version]:
+        for path in (self.folder / str(client)).glob(f"*{_SUFFIX}"):
+            round, attempt = path.name.removesuffix(_SUFFIX).split(".")
+            yield Version(int(round), int(attempt), path)

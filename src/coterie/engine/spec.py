@@ -1,0 +1,124 @@
+"""What a site and the server are both built from, as plain data that can cross a process border."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.core import seeds
+from coterie.core.bundle import ServerState, Tensors
+from coterie.core.errors import ConfigError
+from coterie.core.registry import Component
+from coterie.core.settings import Local, NetSettings
+from coterie.core.task import ClientId, Round
+from coterie.kit.builder import Make
+from coterie.kit.evaluator import Evaluator
+from coterie.kit.method import FederatedEvaluator, Method
+from coterie.kit.networks import Nets
+from coterie.kit.objective import Objective
+from coterie.nets.heads import Network
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything that decides what a client computes; JSON in and out."""
+
+    seed: int
+    data: str  # the folder of the decoded data set
+    shape: tuple[int, ...]
+    classes: int
+    augment: str
+    net: NetSettings
+    local: Local
+    method: Component
+    objective: Component
+    evaluators: Mapping[str, Component]
+    folder: str  # the run directory: client states, spooled arrays, personal models
+    device: str = "cpu"
+    last: tuple[str, ...] = ()  # evaluators that wait for the last round
+
+    def to_json(self) -> str:
+        """The JSON text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Spec":
+        """The spec again."""
+        values: dict[str, Any] = json.loads(text)
+        build = {"net": Component("coterie.core.settings:NetSettings", values["net"]).build()}
+        build["local"] = Component("coterie.core.settings:Local", values["local"]).build()
+        for name in ("method", "objective"):
+            build[name] = Component(**values[name])
+        build["evaluators"] = {n: Component(**c) for n, c in values["evaluators"].items()}
+        build |= {name: tuple(values[name]) for name in ("shape", "last")}
+        return cls(**{**values, **build})
+
+
+class Parts:
+    """The living objects of a spec."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.method: Method = spec.method.build()
+        self.objective: Objective = spec.objective.build()
+        self.local = spec.local
+        built = {name: component.build() for name, component in spec.evaluators.items()}
+        self.evaluators: dict[str, Evaluator] = {
+            name: one for name, one in built.items() if isinstance(one, Evaluator)
+        }
+        self.programs: dict[str, FederatedEvaluator] = {
+            name: one for name, one in built.items() if isinstance(one, FederatedEvaluator)
+        }
+        self._nets: dict[str, Nets] = {}
+
+    def due(self, name: str, round: Round) -> bool:
+        """Whether an evaluator takes part in the evaluation after a round."""
+        return round.last or name not in self.spec.last
+
+    def program(self, name: str) -> Method:
+        """The method of a task: the run's, or a federated evaluator."""
+        return self.programs.get(name, self.method)
+
+    def global_model(self, server: ServerState) -> Tensors:
+        """The global model, where the method has one."""
+        weights = self.method.model(server)
+        if weights is None:
+            raise ConfigError(
+                f"{type(self.method).__name__} has no global model, which this evaluator needs: "
+                "change evaluate.with"
+            )
+        return weights
+
+    def nets(self, program: str) -> Nets:
+        """The networks of a program, built once."""
+        if program not in self._nets:
+            self._nets[program] = Nets(
+                self._build(self.program(program), seeds.torch_seed(self.spec.seed, "init", 0)),
+                private=self.objective.private,
+                local_buffers=self.spec.net.bn_buffers == "local",
+                central=self._builder(self.program(program)).central,
+                device=self.spec.device,
+                native=self.spec.net.kernel == "native",
+            )
+        return self._nets[program]
+
+    def spool(self, program: str) -> Path:
+        """Where the server puts big arrays before a state of it adopts them."""
+        return Path(self.spec.folder) / "spool" / f"{program}-server"
+
+    def fresh(self, program: str, client: ClientId, key: str) -> Tensors:
+        """The weights of an initialisation that is this client's own."""
+        seed = seeds.torch_seed(self.spec.seed, "init", client + 1)
+        net = self._build(self.program(program), seed)[key]
+        return self.nets(program).split(key, net)[0]
+
+    def _build(self, method: Method, seed: int) -> dict[str, Network]:
+        spec = self.spec
+        with seeds.scoped(seed):
+            make = Make(self.objective, spec.net, spec.shape, spec.classes)
+            return self._builder(method).nets(make)
+
+    def _builder(self, method: Method) -> Method:
+        """Whose networks a program has: an evaluator without any takes those it evaluates."""
+        return method if type(method).nets is not Method.nets else self.method

@@ -1,0 +1,280 @@
+"""Runs a configuration from start, or from where it was stopped, to its outputs."""
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save
+
+from coterie.core import exact
+from coterie.core.bundle import Tensors
+from coterie.core.errors import CheckpointError, ConfigError, DataError, Interrupted
+from coterie.core.files import replace_durably
+from coterie.core.task import METHOD
+from coterie.data.batches import DataShard
+from coterie.engine import embedding, rundir
+from coterie.engine.loop import Loop, Plan, Standing
+from coterie.engine.record import NoteEvent, Recorder, RoundEvent
+from coterie.engine.spec import Parts
+from coterie.engine.tensorboard import TensorBoard
+from coterie.experiment import config as configuration
+from coterie.experiment.config import Config
+from coterie.experiment.prepare import (
+    Experiment,
+    Given,
+    given_data,
+    make_executor,
+    make_plan,
+    prepare,
+)
+from coterie.nets.heads import Network
+from coterie.report.page import write_report
+
+CONFIG, PARTITION, MODEL, REPORT = (
+    "config.toml",
+    "partition.json",
+    "model.safetensors",
+    "report.html",
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run."""
+
+    folder: Path
+    history: Sequence[RoundEvent]
+    experiment: Experiment
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The metrics of the last round."""
+        return self.history[-1].metrics
+
+    def model(self) -> Network:
+        """The trained network, in eval mode."""
+        if not (self.folder / MODEL).is_file():
+            raise ConfigError(f"the method of {self.folder} has no global model, see personal/")
+        net = Parts(self.experiment.spec).nets(METHOD)["model"]
+        net.load_state_dict(load_file(self.folder / MODEL), strict=False)
+        return net.eval()
+
+    def encoder(self) -> torch.nn.Module:
+        """The trained backbone alone: images in, representations out."""
+        return self.model().backbone
+
+
+def run(
+    config: str | Path | Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    allow_inexact: bool = False,
+    recorders: Sequence[Recorder] = (),
+    **overrides: Any,
+) -> Result:
+    """Run a configuration: a path, a shipped name, or tables as a dictionary.
+
+    Overrides are tables (`local={"lr": 0.1}`) or dotted keys (`**{"local.lr": 0.1}`).
+    """
+    folder = Path(out) if out is not None else None
+    return execute(
+        choose(config, overrides, folder, resume), folder, resume, allow_inexact, recorders
+    )
+
+
+def choose(
+    source: str | Path | Mapping[str, Mapping[str, Any]] | None,
+    overrides: Mapping[str, Any],
+    folder: Path | None = None,
+    resume: bool = False,
+) -> Config:
+    """The configuration that is meant; a run that is resumed without one has its own."""
+    changes = configuration.by_table(overrides)
+    if isinstance(source, Mapping):
+        tables = {name: dict(table) for name, table in source.items()}
+        return configuration.resolve(tables, changes)
+    if source is None and resume and folder is not None and (folder / CONFIG).is_file():
+        return configuration.resolve(configuration.read(folder / CONFIG), changes, folder.name)
+    return configuration.load(source, changes)
+
+
+def execute(
+    config: Config,
+    folder: Path | None = None,
+    resume: bool = False,
+    allow_inexact: bool = False,
+    recorders: Sequence[Recorder] = (),
+    given: Given | None = None,
+) -> Result:
+    """Prepare, lock, start or resume, run to the end, write the outputs."""
+    if resume and folder is None:
+        raise ConfigError("--resume needs --out, the directory of the run to go on with")
+    folder = folder or default_folder(config.name)
+    with exact.exact_arithmetic():
+        experiment = prepare(config, folder, given)
+        if folder.is_dir() and not rundir.used(folder) and rundir.foreign(folder):
+            raise ConfigError(f"{folder} is not empty and holds no run; choose another --out")
+        with rundir.RunLock(folder):
+            if rundir.used(folder) and not resume:
+                raise ConfigError(
+                    f"{folder} holds a run already; add --resume to go on with it, or choose "
+                    "another --out"
+                )
+            return _drive(experiment, folder, allow_inexact, recorders)
+
+
+def default_folder(name: str) -> Path:
+    """`runs/<config>-<time>`, never one that exists."""
+    stem = f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder, again = Path("runs") / stem, 1
+    while folder.exists():
+        again += 1
+        folder = Path("runs") / f"{stem}-{again}"
+    return folder
+
+
+def _drive(
+    experiment: Experiment, folder: Path, allow_inexact: bool, recorders: Sequence[Recorder]
+) -> Result:
+    rundir.clean(folder)
+    _begin(experiment, folder)
+    if experiment.config.record.tensorboard:
+        recorders = [*recorders, TensorBoard(folder)]
+    if experiment.dataset.groups and experiment.config.tables["partition"]["kind"] != "by-group":
+        for record in recorders:
+            record(NoteEvent("the data have clients of their own: partition.kind=by-group"))
+    plan = make_plan(experiment, folder)
+    standing = _standing(plan, allow_inexact, recorders)
+    if standing and standing.position.finished and _delivered(experiment, folder, standing):
+        return Result(folder, standing.history, experiment)
+    try:
+        executor = make_executor(experiment)
+        try:
+            loop = Loop(plan, experiment.parts, executor, rundir.next_attempt(folder), recorders)
+            standing = loop.run(standing or loop.start())
+            _finish(experiment, folder, loop, standing)
+        finally:
+            executor.close()
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; go on with: coterie run --out {folder} --resume") from None
+    return Result(folder, standing.history, experiment)
+
+
+def _begin(experiment: Experiment, folder: Path) -> None:
+    """Write what the run is, or check that it is still the same."""
+    summary = experiment.summary()
+    config = folder / CONFIG
+    if not config.exists():
+        replace_durably(folder / PARTITION, json.dumps(summary, indent=1).encode())
+        replace_durably(config, experiment.config.to_toml().encode())
+        return
+    before = configuration.resolve(configuration.read(config), name="the saved run")
+    if before.hash() != experiment.config.hash():
+        difference = before.difference(experiment.config)
+        raise ConfigError(f"{folder} was started with another configuration: {difference}")
+    try:
+        told = json.loads((folder / PARTITION).read_text())["digest"]
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{folder / PARTITION} cannot be read: {error}") from error
+    if told != summary["digest"]:
+        raise DataError(f"the data of {folder} are not the ones it was started with")
+
+
+def _standing(plan: Plan, allow_inexact: bool, recorders: Sequence[Recorder]) -> Standing | None:
+    """Where an earlier attempt left the run; what it did not commit is forgotten."""
+    store, metrics = plan.checkpoints(), plan.metrics()
+    found = store.newest()
+    if found is None:
+        metrics.truncate(0)
+        return None
+    server, position, complaints = found
+    position = replace(position, environment=plan.environment) if allow_inexact else position
+    for complaint in complaints:
+        for record in recorders:
+            record(NoteEvent(f"a checkpoint is broken, the one before is used: {complaint}"))
+    for name, value in plan.environment.items():
+        before = position.environment.get(name, value)  # older checkpoints say less
+        if before != value and not allow_inexact:
+            raise ConfigError(
+                f"the run was made with {name} {before}, this is {name} {value}: the bits would "
+                "differ; --allow-inexact goes on all the same"
+            )
+    store.discard_after(position.round)
+    metrics.truncate(position.metrics_bytes)
+    return Standing(server, position, tuple(metrics.read()))
+
+
+def _delivered(experiment: Experiment, folder: Path, standing: Standing) -> bool:
+    """Whether all that users take away is there."""
+    method, wanted = experiment.parts.method, [REPORT]
+    if method.model(standing.server) is not None:
+        wanted.append(MODEL)
+        wanted += [embedding.EMBEDDING] if experiment.config.record.embedding else []
+    if method.has_personal():
+        wanted.append("personal")
+    return all((folder / name).exists() for name in wanted)
+
+
+def _finish(experiment: Experiment, folder: Path, loop: Loop, standing: Standing) -> None:
+    """Leave what users take away; the report comes last and marks the end."""
+    weights = experiment.parts.method.model(standing.server)
+    if weights is not None:
+        whole = {name: tensor.clone().contiguous() for name, tensor in weights.items()}
+        replace_durably(folder / MODEL, save(whole, metadata={"format": "pt"}))
+        if experiment.config.record.embedding:
+            _embed(experiment, folder, weights)
+    if experiment.parts.method.has_personal():
+        loop.write_personal(standing)
+    rundir.clean(folder)
+    write_report(folder)
+
+
+def _embed(experiment: Experiment, folder: Path, weights: Tensors) -> None:
+    """Write what the global model makes of a sample of the training images."""
+    shares, dataset, seed = experiment.partition, experiment.dataset, experiment.spec.seed
+    rows = embedding.draw(shares.train, experiment.config.record.embedding, seed)
+    shards = {
+        client: DataShard(
+            dataset,
+            some,
+            np.empty(0, np.int64),
+            device=experiment.spec.device,
+            shift=shares.shifts.get(client),
+        )
+        for client, some in rows.items()
+    }
+    nets = experiment.parts.nets(METHOD)
+    net = nets.frozen("model", weights, {})
+    nets.statistics_from_batches(net.net)
+    embedding.write(folder / embedding.EMBEDDING, net, shards, rows, dataset.y_train, seed)
+    nets.release()
+
+
+Samples = tuple[np.ndarray, np.ndarray]
+
+
+def fit(
+    sites: Mapping[str, Samples],
+    *,
+    method: str = "fedavg",
+    test: Samples | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    recorders: Sequence[Recorder] = (),
+    **overrides: Any,
+) -> Result:
+    """Train on arrays in memory: a name for each site, with its samples and labels.
+
+    Without `test`, a seeded fifth of every site's samples is held out. Everything else is as in
+    `run`; the configuration starts from the shipped one for the digits.
+    """
+    config = choose(None, {"method.name": method, "data.name": configuration.GIVEN, **overrides})
+    given = given_data(sites, test, config.run.seed)
+    return execute(config, Path(out) if out else None, resume, False, recorders, given)

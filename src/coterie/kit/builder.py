@@ -1,0 +1,25 @@
+"""What `Method.nets` is given to build networks with."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from coterie.core.settings import NetSettings
+from coterie.kit.objective import Objective
+from coterie.nets.build import make_backbone
+from coterie.nets.heads import Network
+
+
+@dataclass(frozen=True)
+class Make:
+    """Builds a network for the run's objective; what there is to know of the data beside it."""
+
+    objective: Objective
+    settings: NetSettings  # the `[net]` table
+    shape: tuple[int, ...]  # of a sample
+    classes: int
+
+    def __call__(self, shape: tuple[int, ...] | None = None, **changes: Any) -> Network:
+        """The network of `[net]` for samples; for others of `shape`, with some settings changed."""
+        settings = replace(self.settings, **changes)
+        backbone = make_backbone(settings, shape or self.shape)
+        return self.objective.build(backbone, self.classes, settings.projection)

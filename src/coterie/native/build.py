@@ -1,0 +1,108 @@
+"""Compiles the kernels: `python -m coterie.native.build`, and what an installation does.
+
+It needs a C compiler and Python's own library, nothing else. Every source is compiled once for each
+kind of vectors that the processor family has; which of them runs is decided when they are loaded.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+LIBRARY = FOLDER / "kernels.so"
+REASON = FOLDER / "kernels.txt"  # why there is no library, where building it failed
+_SOURCES = ("kernels.c", "images.c", "sgd.c")
+_COMMON = ("-O3", "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-Wno-psabi")
+_EXACT = "-ffp-contract=off"  # operations that must be rounded as torch rounds them
+_AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
+_FUSED = ("-mavx2", "-mfma")
+
+# name: bytes of a vector, sums that fit into registers, flags
+_X86 = {
+    "avx512": (64, 30, (*_FUSED, *_AVX512)),
+    "avx2": (32, 12, _FUSED),
+    "generic": (16, 12, ()),
+}
+_OTHERS = {"generic": (16, 30, ())}
+
+
+class CannotBuild(Exception):
+    """Why there will be no kernels."""
+
+
+def fingerprint() -> str:
+    """What a library was built from."""
+    digest = hashlib.sha256()
+    for path in sorted([*FOLDER.glob("*.c"), *FOLDER.glob("*.h")]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def compiler() -> list[str]:
+    """The C compiler: `$CC`, else the first of the usual names."""
+    if named := os.environ.get("CC", "").split():
+        if shutil.which(named[0]) is None:
+            raise CannotBuild(f"CC = {' '.join(named)} is not there")
+        return named
+    for name in ("cc", "gcc", "clang"):
+        if shutil.which(name):
+            return [name]
+    raise CannotBuild("there is no C compiler")
+
+
+def build(library: Path = LIBRARY, flags: Sequence[str] = ()) -> None:
+    """Compile everything into one library, which is put in its place when it is whole."""
+    command = compiler()
+    variants = _X86 if platform.machine() in ("x86_64", "AMD64") else _OTHERS
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        objects = [folder / "dispatch.o"]
+        named = f'-DSOURCES="{fingerprint()}"'
+        _call([*command, *_COMMON, *flags, named, "-c", FOLDER / "dispatch.c", "-o", objects[0]])
+        for variant, (size, sums, vectors) in variants.items():
+            given = (f"-DVARIANT={variant}", f"-DVECTOR_BYTES={size}", f"-DMOST_SUMS={sums}")
+            for source in _SOURCES:
+                objects.append(folder / f"{variant}-{source}.o")
+                exact = () if source == "kernels.c" else (_EXACT,)
+                options = [*_COMMON, *vectors, *exact, *flags, *given]
+                _call([*command, *options, "-c", FOLDER / source, "-o", objects[-1]])
+        whole = folder / "kernels.so"
+        _call([*command, "-shared", *flags, *objects, "-lm", "-o", whole])
+        beside = library.with_name(f".{library.name}.{os.getpid()}")
+        shutil.copyfile(whole, beside)
+        beside.replace(library)
+
+
+def build_or_explain() -> bool:
+    """Build the library, or leave a note of why there is none; whether there is one."""
+    REASON.unlink(missing_ok=True)
+    try:
+        build()
+    except CannotBuild as error:
+        LIBRARY.unlink(missing_ok=True)
+        REASON.write_text(f"{error}\n")
+        return False
+    return True
+
+
+def _call(command: Sequence[str | Path]) -> None:
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        said = next((line for line in lines if "error" in line), lines[0])
+        raise CannotBuild(f"{words[0]} failed: {said}")
+
+
+if __name__ == "__main__":
+    try:
+        build(flags=sys.argv[1:])
+    except CannotBuild as error:
+        sys.exit(f"no kernels: {error}")
+    print(LIBRARY)

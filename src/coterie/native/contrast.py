@@ -1,0 +1,34 @@
+"""MOON's term and its gradient in one call."""
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from coterie.native.library import loaded
+
+_AXES = 2
+
+
+def takes(z: Tensor, references: Sequence[Tensor]) -> bool:
+    """Whether the kernel can work on these representations."""
+    if z.dtype not in (torch.float32, torch.float64) or z.device.type != "cpu" or z.ndim != _AXES:
+        return False
+    return all((r.shape, r.dtype, r.device) == (z.shape, z.dtype, z.device) for r in references)
+
+
+def contrast(
+    z: Tensor, references: Sequence[Tensor], tau: float, shortest: float
+) -> tuple[Tensor, Tensor]:
+    """Means over the rows of z and of the references, and the gradient of the first for z.
+
+    The means are -log softmax(cos_k / tau)_0 and cos_k for every k, where cos_k is the cosine
+    between a row of z and that of the k-th reference. No length is taken to be below `shortest`.
+    """
+    z, held = z.contiguous(), [one.contiguous() for one in references]
+    slope, means = torch.empty_like(z), z.new_empty(1 + len(held))
+    places = (ctypes.c_void_p * len(held))(*(one.data_ptr() for one in held))
+    given = (z, ctypes.addressof(places), slope, means, *z.shape, len(held), tau, shortest)
+    loaded().call("contrast", z.dtype, *given)
+    return means, slope

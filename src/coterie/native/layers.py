@@ -1,0 +1,148 @@
+"""Convolution, ReLU and 2 x 2 max-pooling as one differentiable function on CPUs.
+
+Samples are the innermost dimension in memory: an activation of shape (n, c, rows, columns) is a
+view of an array (c, rows, columns, lanes), lanes = n rounded up to sixteen. To everybody else it is
+an ordinary tensor with unusual strides; one that comes with other strides is rearranged first. What
+the lanes beyond n hold is anything in a forward pass, which does not mix samples, and zero in a
+backward pass, which sums over them.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from coterie.native.library import LANES, loaded
+
+
+def lanes_for(samples: int) -> int:
+    """The samples of a batch with those that fill up its last vector."""
+    return -(-samples // LANES) * LANES
+
+
+def as_batch(memory: Tensor, samples: int) -> Tensor:
+    """An array (c, rows, columns, lanes) as a batch (samples, c, rows, columns)."""
+    return memory.permute(3, 0, 1, 2)[:samples]
+
+
+def in_lanes(x: Tensor, summed: bool = False) -> Tensor:
+    """The array (c, rows, columns, lanes) behind a batch, or a new one with the same samples.
+
+    Where it will be `summed` over the lanes, those beyond the samples are zero: what lies behind a
+    batch may be other samples.
+    """
+    samples, channels, height, width = x.shape
+    lanes = lanes_for(samples)
+    places = channels * height * width
+    stored = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
+    laid = (1, height * width * lanes, width * lanes, lanes)
+    if x.stride() == laid and places * lanes <= stored:
+        behind = x.as_strided((channels, height, width, lanes), (*laid[1:], 1))
+        if not summed or samples == lanes:
+            return behind
+        cleared = behind.clone()
+        cleared[..., samples:] = 0
+        return cleared
+    memory = torch.empty((channels, height, width, lanes), dtype=x.dtype)
+    loaded().call("turn", x.dtype, x.contiguous(), samples, lanes, places, memory)
+    return memory
+
+
+def takes(x: Tensor) -> bool:
+    """Whether the kernels can work on a batch."""
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and len(x) > 0
+
+
+def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) -> Tensor:
+    """max_pool2d(relu(conv2d(x, weight, bias, padding=padding)), 2); stride 1, square weights."""
+    _check(x, weight, bias)
+    side = weight.shape[-1]
+    if min(x.shape[2:]) + 2 * padding - side + 1 < 2:
+        raise ValueError(
+            f"images of {x.shape[2]} x {x.shape[3]} with a padding of {padding} leave nothing to "
+            f"pool after a convolution with {side} x {side} weights"
+        )
+    if torch.is_grad_enabled() and any(one.requires_grad for one in (x, weight, bias)):
+        pooled: Tensor = _ConvReLUPool.apply(x, weight, bias, padding)  # type: ignore[no-untyped-call]
+        return pooled
+    memory = _bordered(in_lanes(x), padding)
+    return as_batch(_forward(memory, weight, bias, None), len(x))
+
+
+def _check(x: Tensor, weight: Tensor, bias: Tensor) -> None:
+    """The kernels trust what they are given."""
+    if not takes(x):
+        raise ValueError(f"no kernel takes {len(x)} samples of {x.dtype} on {x.device}")
+    if any(one.dtype != x.dtype or one.device != x.device for one in (weight, bias)):
+        raise ValueError(f"weights of {weight.dtype} on {weight.device} for samples of {x.dtype}")
+    outputs, channels, *sides = weight.shape
+    if channels != x.shape[1] or sides[0] != sides[1] or bias.shape != (outputs,):
+        raise ValueError(
+            f"weights {tuple(weight.shape)} and a bias {tuple(bias.shape)} do not fit a batch "
+            f"{tuple(x.shape)}"
+        )
+
+
+def _bordered(memory: Tensor, padding: int) -> Tensor:
+    if padding == 0:
+        return memory
+    channels, height, width, lanes = memory.shape
+    bordered = memory.new_zeros(channels, height + 2 * padding, width + 2 * padding, lanes)
+    bordered[:, padding : padding + height, padding : padding + width] = memory
+    return bordered
+
+
+def _shape(memory: Tensor, weight: Tensor) -> tuple[int, ...]:
+    """What every kernel is told: lanes, channels, rows, columns, outputs, side of the weights."""
+    channels, height, width, lanes = memory.shape
+    return lanes, channels, height, width, len(weight), weight.shape[-1]
+
+
+def _pooled(memory: Tensor, weight: Tensor) -> tuple[int, ...]:
+    _, height, width, lanes = memory.shape
+    side = weight.shape[-1]
+    return len(weight), (height - side + 1) // 2, (width - side + 1) // 2, lanes
+
+
+def _forward(memory: Tensor, weight: Tensor, bias: Tensor, chosen: Tensor | None) -> Tensor:
+    """Without `chosen` in the form for frozen networks, which may round differently."""
+    pooled = torch.empty(_pooled(memory, weight), dtype=memory.dtype)
+    given = (memory, memory.shape[-1], weight.contiguous(), bias.contiguous(), pooled)
+    shape = _shape(memory, weight)
+    if chosen is None:
+        loaded().call("frozen", memory.dtype, *given, *shape)
+    else:
+        loaded().call("forward", memory.dtype, *given, chosen, *shape)
+    return pooled
+
+
+class _ConvReLUPool(torch.autograd.Function):
+    """The forward pass remembers which of four places each window took its largest from."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
+        memory = _bordered(in_lanes(x, summed=True), padding)
+        chosen = torch.empty(_pooled(memory, weight), dtype=torch.uint8)
+        ctx.save_for_backward(memory, weight, chosen)
+        ctx.padding, ctx.samples = padding, len(x)
+        return as_batch(_forward(memory, weight, bias, chosen), len(x))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        memory, weight, chosen = ctx.saved_tensors
+        weight, dtype = weight.contiguous(), memory.dtype
+        pooled, shape = in_lanes(gradient, summed=True), _shape(memory, weight)
+        of_x = of_weight = of_bias = None
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            of_weight, of_bias = torch.empty_like(weight), weight.new_empty(len(weight))
+            given = (memory, memory.shape[-1], pooled, chosen, of_weight, of_bias)
+            loaded().call("weight_gradient", dtype, *given, *shape)
+        if ctx.needs_input_grad[0]:
+            whole = torch.empty_like(memory)
+            loaded().call("input_gradient", dtype, pooled, chosen, weight, whole, *shape)
+            edge, (_, height, width, _) = ctx.padding, whole.shape
+            inner = whole[:, edge : height - edge, edge : width - edge]
+            of_x = as_batch(inner, ctx.samples)
+        return of_x, of_weight, of_bias, None

@@ -1,0 +1,151 @@
+"""The compiled kernels: found, loaded and called; or why there are none."""
+
+import ctypes
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import ConfigError
+from coterie.core.settings import KernelKind
+from coterie.native.build import LIBRARY, REASON, fingerprint
+
+LANES = 16  # samples are padded to a multiple of it
+
+CHOICE = "COTERIE_KERNEL"  # what net.kernel = "auto" means, where it is set
+VECTORS = "COTERIE_VECTORS"  # a variant by name instead of the fastest
+PLACE = "COTERIE_KERNELS"  # a library by its path instead of the installed one
+
+_P, _S, _I = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int
+_F, _D = ctypes.c_float, ctypes.c_double
+_Signature = tuple[type[Any], ...]
+_BOTH: dict[str, _Signature] = {  # in both precisions
+    "forward": (_P, _S, _P, _P, _P, _P, *(_S,) * 6),
+    "frozen": (_P, _S, _P, _P, _P, *(_S,) * 6),
+    "weight_gradient": (_P, _S, _P, _P, _P, _P, *(_S,) * 6),
+    "input_gradient": (_P, _P, _P, _P, *(_S,) * 6),
+    "chain": (_P, *(_S,) * 7, _P, _S),
+    "contrast": (_P, _P, _P, _P, *(_S,) * 3, _D, _D),
+    "turn": (_P, _S, _S, _S, _P),
+}
+_SINGLE: dict[str, _Signature] = {
+    "images": (_P, _S, _P, *(_S,) * 5, _P, _P, _S, _I, _P, _P, _P),
+    "sgd": (_P, _P, _P, _P, _S, _F, _F, _F, _I),
+}
+_TYPES = {torch.float32: "f32", torch.float64: "f64"}
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Why there are no kernels."""
+
+    reason: str
+
+
+class Library:
+    """The kernels of one variant; a call takes tensors, None and numbers."""
+
+    def __init__(self, path: Path, variant: str) -> None:
+        self.path, self.variant = path, variant
+        loaded = ctypes.CDLL(str(path))
+        self._functions: dict[tuple[str, torch.dtype], Any] = {}
+        for dtype, suffix in _TYPES.items():
+            for name, signature in (_BOTH | _SINGLE if suffix == "f32" else _BOTH).items():
+                function = getattr(loaded, f"{name}_{suffix}_{variant}")
+                function.argtypes, function.restype = signature, ctypes.c_int
+                self._functions[name, dtype] = function
+
+    def call(self, name: str, dtype: torch.dtype, *values: Tensor | float | None) -> None:
+        """Call a kernel; the tensors must be as it wants them."""
+        plain = (value.data_ptr() if isinstance(value, Tensor) else value for value in values)
+        if self._functions[name, dtype](*plain) != 0:
+            raise MemoryError(f"no memory for the kernel {name!r}")
+
+
+def variants(path: Path) -> list[str]:
+    """The variants in a library that this processor can run, the fastest first."""
+    loaded = ctypes.CDLL(str(path))
+    for name in ("coterie_sources", "coterie_variants"):
+        getattr(loaded, name).restype = ctypes.c_char_p
+    if loaded.coterie_sources().decode() != fingerprint():
+        raise OSError("they were built from other sources; install Coterie again")
+    return str(loaded.coterie_variants().decode()).split()
+
+
+@functools.cache
+def library() -> Library | Missing:
+    """The kernels that this process uses."""
+    named = os.environ.get(PLACE)
+    path = Path(named) if named else LIBRARY
+    if not path.is_file():
+        if named:
+            return Missing(f"{PLACE} = {named} is not there")
+        why = REASON.read_text().strip() if REASON.is_file() else "Coterie was not installed"
+        return Missing(f"they were not built: {why}")
+    try:
+        found = variants(path)
+        chosen = os.environ.get(VECTORS) or found[0]
+        if chosen not in found:
+            return Missing(f"{VECTORS} = {chosen} is not among {', '.join(found)}")
+        return Library(path, chosen)
+    except (OSError, AttributeError) as error:
+        return Missing(f"{path} cannot be used: {error}")
+
+
+def loaded() -> Library:
+    """The kernels, where the configuration says that they are used."""
+    found = library()
+    if isinstance(found, Missing):
+        raise ConfigError(f"net.kernel = 'native' has no kernels here: {found.reason}")
+    return found
+
+
+def kernel_in_use(kernel: KernelKind, devices: tuple[str, ...]) -> Literal["native", "torch"]:
+    """What `net.kernel` comes to on this machine, for computations on these devices.
+
+    A kernel that is named stays so: whether its devices are CPUs is seen when they are opened.
+    """
+    source, asked = _asked(kernel)
+    found = library()
+    if asked == "native" and isinstance(found, Missing):
+        raise ConfigError(
+            f"{source} has no kernels here: {found.reason}; a new run can have 'torch'"
+        )
+    if kernel != "auto":
+        return kernel
+    usable = _elsewhere(devices) is None and not isinstance(found, Missing)
+    return "native" if usable and asked != "torch" else "torch"
+
+
+def in_words(devices: tuple[str, ...]) -> str:
+    """What `net.kernel = "auto"` comes to, and why."""
+    found, off = library(), _elsewhere(devices)
+    if kernel_in_use("auto", devices) == "native":
+        return f"native, {loaded().variant}"
+    source, asked = _asked("auto")
+    if asked == "torch":
+        return f"torch: {source}"
+    if off is not None:
+        return f"torch: the kernels are for CPUs, and runs compute on {off}"
+    return f"torch: {found.reason if isinstance(found, Missing) else source}"
+
+
+def _asked(kernel: KernelKind) -> tuple[str, str]:
+    """Who says so, and which kernel."""
+    named = os.environ.get(CHOICE, "") if kernel == "auto" else ""
+    if not named:
+        return f"net.kernel = {kernel!r}", kernel
+    if named not in ("auto", "native", "torch"):
+        raise ConfigError(f"{CHOICE} = {named!r} must be auto, native or torch")
+    return f"{CHOICE} = {named!r}", named
+
+
+def _elsewhere(devices: tuple[str, ...]) -> str | None:
+    """The first device that is no CPU; "auto" is a GPU where there is one."""
+    auto = "cuda" if "auto" in devices and torch.cuda.is_available() else "cpu"
+    named = (auto if device == "auto" else device for device in devices)
+    return next((device for device in named if not device.startswith("cpu")), None)

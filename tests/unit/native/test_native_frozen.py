@@ -1,0 +1,218 @@
+"""Frozen networks: tiles for 5 x 5 weights, a network in one call, MOON's term in one call."""
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from native_reference import by_torch, laid_in_lanes, needs_kernels, variant
+from torch import Tensor, nn
+
+from coterie.kit.losses import model_contrast
+from coterie.native.contrast import contrast, takes
+from coterie.native.frozen_network import Chain, Row, links_of
+from coterie.native.layers import conv_relu_pool
+from coterie.nets.backbones.simple_cnn import SimpleCNN
+from coterie.nets.heads import (
+    AtOnce,
+    Network,
+    mlp_head,
+    moon_projector,
+    projections_at_once,
+)
+
+__all__ = ["variant"]  # a fixture
+
+pytestmark = [needs_kernels, pytest.mark.usefixtures("variant")]
+
+
+def seeded(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def off(found: Tensor, expected: Tensor) -> float:
+    """The largest error, in parts of the largest entry."""
+    largest = expected.abs().max().clamp(min=1e-30)
+    return float((found.double() - expected.double()).abs().max() / largest)
+
+
+# ---- tiles ----
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    samples=st.integers(1, 130),
+    channels=st.integers(1, 7),
+    outputs=st.integers(1, 33),
+    rows=st.integers(6, 20),
+    columns=st.integers(6, 20),
+)
+@example(samples=64, channels=3, outputs=6, rows=32, columns=32)
+@example(samples=130, channels=33, outputs=5, rows=7, columns=33)
+@example(samples=1, channels=1, outputs=1, rows=6, columns=6)
+def test_tiles_of_any_shape(
+    variant: str, samples: int, channels: int, outputs: int, rows: int, columns: int
+) -> None:
+    for dtype, near in ((torch.float32, 1e-5), (torch.float64, 1e-13)):
+        x = seeded(samples, samples, channels, rows, columns, dtype=dtype)
+        weight, bias = seeded(1, outputs, channels, 5, 5, dtype=dtype), seeded(2, outputs).to(dtype)
+        found = conv_relu_pool(x, weight, bias)
+        assert off(found, by_torch(x.double(), weight.double(), bias.double())) <= near
+        assert torch.equal(found, conv_relu_pool(laid_in_lanes(x), weight, bias))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_stays_in_its_sample(value: float) -> None:
+    x, weight, bias = seeded(0, 18, 2, 12, 12), seeded(1, 3, 2, 5, 5), seeded(2, 3)
+    expected = conv_relu_pool(x, weight, bias)
+    x[3, 1, 4, 5] = value
+    found = conv_relu_pool(x, weight, bias)
+    others = [sample for sample in range(18) if sample != 3]
+    assert torch.equal(found[others], expected[others])
+    hit = ~torch.isfinite(by_torch(x, weight, bias)[3])
+    assert not torch.isfinite(found[3][hit]).any()
+
+
+# ---- a network in one call ----
+
+
+def networks(shape: tuple[int, int, int], head: str) -> tuple[Network, Network]:
+    """The same weights with and without kernels."""
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        pair = [SimpleCNN(*shape, native=native) for native in (True, False)]
+        heads: dict[str, nn.Module] = {}
+        if head in ("moon", "moon without classes"):
+            heads["projector"] = moon_projector(84, 40)
+        if head == "norms":
+            heads["projector"] = mlp_head((84, 30, 20))
+        if head != "moon without classes":
+            heads["classifier"] = nn.Linear({"none": 84, "norms": 20}.get(head, 40), 7)
+    pair[1].load_state_dict(pair[0].state_dict())
+    native, plain = (Network(one, **heads).eval() for one in pair)
+    return native, plain
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8), (2, 19, 23)])
+@pytest.mark.parametrize("samples", [1, 20, 64, 130])
+@pytest.mark.parametrize("head", ["moon", "moon without classes", "none", "norms"])
+def test_a_network_in_one_call(shape: tuple[int, int, int], samples: int, head: str) -> None:
+    native, plain = networks(shape, head)
+    x = seeded(6, samples, *shape)
+    with torch.no_grad():
+        found, expected = native(x), plain(x)
+        again = native(laid_in_lanes(x))
+        h = native.encode(x)
+    for one, other, third in zip(found, expected, again, strict=True):
+        if other is None:
+            assert one is None and third is None
+            continue
+        assert one is not None and third is not None
+        assert one.is_contiguous() and not one.requires_grad
+        assert off(one, other) < 1e-5
+        assert torch.equal(one, third)
+    assert torch.equal(h, found.h)
+
+
+def test_later_weights_are_seen() -> None:
+    net, _ = networks((1, 12, 12), "moon")
+    x = seeded(7, 9, 1, 12, 12)
+    with torch.no_grad():
+        at_once = AtOnce.of(net, x)
+        assert at_once is not None and at_once.takes(x) and not at_once.takes(x[:, :, 1:])
+        first = at_once(x).z
+        net.load_state_dict({name: 2 * value for name, value in net.state_dict().items()})
+        assert not torch.equal(at_once(x).z, first)
+        assert torch.equal(at_once(x).z, net(x).z)
+
+
+def test_double_precision_in_one_call() -> None:
+    native, plain = (net.double() for net in networks((3, 16, 18), "moon"))
+    x = seeded(8, 17, 3, 16, 18, dtype=torch.float64)
+    with torch.no_grad():
+        assert off(native(x).z, plain(x).z) < 1e-12
+
+
+def test_parts_of_other_layers_are_left_to_torch() -> None:
+    assert links_of(mlp_head((4, 3, 2))) is None and links_of(nn.ReLU()) is None
+    assert links_of(nn.Sequential()) is None
+    links = links_of(moon_projector(4, 3))
+    assert links is not None and [link.relu for link in links] == [True, False]
+    row = Row([], [links_of(nn.Linear(36, 2, bias=False)) or []])
+    assert chain(row)(torch.zeros(3, 1, 6, 6))[0].tolist() == [[0.0, 0.0]] * 3
+
+
+def chain(*rows: Row, shape: tuple[int, ...] = (1, 6, 6)) -> Chain:
+    return Chain(shape, torch.float32, rows)
+
+
+def test_layers_that_do_not_fit_are_refused() -> None:
+    links = links_of(nn.Linear(10, 2))
+    assert links is not None
+    with pytest.raises(ValueError, match="10 inputs does not fit 36"):
+        chain(Row([], [links]))
+    with pytest.raises(ValueError, match="do not fit 1 channels of 6 x 6"):
+        chain(Row([nn.Conv2d(2, 3, 5)], []))
+    with pytest.raises(ValueError, match="do not fit 1 channels of 5 x 6"):
+        chain(Row([nn.Conv2d(1, 3, 5)], []), shape=(1, 5, 6))
+    with pytest.raises(ValueError, match=r"float32 on cpu for torch\.float64"):
+        Chain((1, 6, 6), torch.float64, [Row([nn.Conv2d(1, 3, 3)], [])])
+    fits = chain(Row([nn.Conv2d(1, 3, 3)], []))
+    with pytest.raises(ValueError, match=r"a batch \(2, 1, 7, 6\)"):
+        fits(torch.zeros(2, 1, 7, 6))
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8)])
+def test_several_networks_in_one_call(shape: tuple[int, int, int]) -> None:
+    first, _ = networks(shape, "moon")
+    second, _ = networks(shape, "none")
+    with torch.no_grad():
+        for weight in second.parameters():
+            weight.mul_(1.5)
+        x = seeded(10, 21, *shape)
+        together = projections_at_once([first, second, first], x)
+        assert together is not None
+        for z, net in zip(together(x), (first, second, first), strict=True):
+            assert torch.equal(z, net(x).z)
+        assert projections_at_once([first, networks(shape, "norms")[0]], x) is None
+        assert projections_at_once([networks(shape, "moon")[1]], x) is None
+
+
+# ---- MOON's term ----
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 16, 77, 256])
+@pytest.mark.parametrize("buffers", [0, 1, 3])
+def test_the_contrast_is_that_of_torch(buffers: int, width: int, dtype: torch.dtype) -> None:
+    near = 1e-5 if dtype == torch.float32 else 1e-12
+    z_glob, *z_prevs = (seeded(k, 21, width, dtype=dtype) for k in range(1 + buffers))
+    results = []
+    for native in (True, False):
+        z = seeded(9, 21, width, dtype=dtype).requires_grad_()
+        found = model_contrast(z, z_glob, z_prevs, 0.5, native)
+        (3 * found.loss).backward()
+        assert z.grad is not None
+        values = [float(value.detach()) for value in found]
+        results.append((values, z.grad))
+    (values, slope), (others, expected) = results
+    assert values == pytest.approx(others, rel=near, abs=near)
+    assert float((slope - expected).abs().max()) <= near
+
+
+def test_the_contrast_of_zeros_and_of_what_is_not_finite() -> None:
+    z = torch.zeros(4, 8)
+    means, slope = contrast(z, [torch.zeros(4, 8), torch.ones(4, 8)], 0.5, 1e-8)
+    assert float(means[0]) == pytest.approx(0.6931472) and slope.isfinite().all()
+    z[2, 3] = float("nan")
+    means, slope = contrast(z, [torch.zeros(4, 8), torch.ones(4, 8)], 0.5, 1e-8)
+    assert means.isnan().all() and slope[2].isnan().all() and slope[[0, 1, 3]].isfinite().all()
+
+
+def test_what_the_contrast_does_not_take_goes_to_torch() -> None:
+    z, other = seeded(1, 5, 8), seeded(2, 5, 8)
+    assert takes(z, [other]) and not takes(z.half(), [other.half()])
+    assert not takes(z, [other.double()]) and not takes(z[0], [other[0]])
+    turned = seeded(2, 8, 5).T
+    plain, slope = contrast(z, [turned], 0.5, 1e-8)
+    again, same = contrast(z, [turned.contiguous()], 0.5, 1e-8)
+    assert torch.equal(plain, again) and torch.equal(slope, same)
