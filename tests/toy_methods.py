@@ -7,7 +7,7 @@ import copy
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import numpy as np
@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from coterie.core.batch import Batch
 from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
-from coterie.core.task import ClientId, Reply, Round, Stage
-from coterie.kit import stock
+from coterie.core.task import ClientId, Reply, Round
+from coterie.kit import Gather, Mean, Stage, Sum, stock
 from coterie.kit.context import ClientContext, ServerContext
 from coterie.kit.local import Stepper, train
 from coterie.kit.method import FederatedEvaluator, Method
@@ -35,29 +35,23 @@ class Staged(Method):
     """Federated rounds, one upload of representations by all, then rounds on the server alone."""
 
     objectives = None
-    reduce: ClassVar = {"model": "mean"}
     delta: float = 0.0
 
     init = stock.start_from_net
+    broadcast = stock.send_model
+    client_update = stock.train_objective
+    server_update = stock.average
     model = stock.global_model
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
-        return (
-            Stage("sense", rounds),
-            Stage("upload", 1, cohort="all", drop=self.delta, quorum=2, required=True),
-            Stage("contrast", 2, cohort="none"),
-        )
+        send = Stage("upload", 1, cohort="all", drop=self.delta, quorum=2, required=True)
+        send = replace(send, client=self.encode, server=self.pool)
+        contrast = Stage("contrast", 2, cohort="none", server=self.contrast)
+        return Stage("sense", rounds), send, contrast
 
-    def broadcast(self, server: ServerState, round: Round) -> Payload:
-        return Bundle({"model": server["model"]}, {"stage": round.stage})
-
-    def client_update(
+    def encode(
         self, ctx: ClientContext, down: Payload, state: ClientState | None
     ) -> tuple[Payload, ClientState | None]:
-        if down.scalars["stage"] == "sense":
-            net = ctx.net(down["model"])
-            train(ctx, net, ctx.objective.loss)
-            return Bundle({"model": ctx.shared(net)}), None
         frozen = ctx.frozen(down["model"])
         batches = list(ctx.sweep())
         blobs = {
@@ -66,21 +60,19 @@ class Staged(Method):
         }
         return Bundle({"model": down["model"]}, blobs=blobs), None
 
-    def server_update(
+    def pool(
         self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
     ) -> ServerState:
-        if ctx.round.stage == "contrast":
-            return self._contrast(ctx, server)
         reduced = ctx.reduce(replies)
-        if ctx.round.stage == "sense":
-            return ctx.step(server, reduced["model"])
         pooled = {
             name: ctx.spool(name, (blobs[name].open() for blobs in reduced.blobs.values()))
             for name in ("h", "y")
         }
         return Bundle(server.tensors, server.scalars, pooled)
 
-    def _contrast(self, ctx: ServerContext, server: ServerState) -> ServerState:
+    def contrast(
+        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
+    ) -> ServerState:
         h, y = (torch.from_numpy(np.array(server.blobs[name].open())) for name in ("h", "y"))
         net = ctx.net(server["model"])
         assert net.projector is not None and net.classifier is not None
@@ -101,7 +93,7 @@ class Staged(Method):
 class Addressed(Method):
     """Prototypes by sum and gather, a draw for every client, a count that the client keeps."""
 
-    reduce: ClassVar = {"model": "mean", "sums": "sum:prototypes", "calls": "gather"}
+    reduce: ClassVar = {"model": Mean(), "sums": Sum(like="prototypes"), "calls": Gather()}
     weight: float = 0.1
 
     model = stock.global_model

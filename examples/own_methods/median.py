@@ -13,12 +13,19 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from coterie.core.bundle import Bundle, ClientState, Payload, ServerState
-from coterie.core.task import Reply
-from coterie.kit import stock
-from coterie.kit.context import ClientContext, ServerContext
-from coterie.kit.local import train
-from coterie.kit.method import Method
+from coterie.kit import (
+    Bundle,
+    ClientContext,
+    ClientState,
+    Gather,
+    Method,
+    Payload,
+    Reply,
+    ServerContext,
+    ServerState,
+    stock,
+    train,
+)
 
 
 def median(values: list[Tensor]) -> Tensor:
@@ -34,7 +41,7 @@ class Median(Method):
     """Train locally, take the median."""
 
     objectives = None
-    reduce: ClassVar = {"model": "gather"}  # every upload by itself, not their mean
+    reduce: ClassVar = {"model": Gather()}  # every upload by itself, not their mean
 
     init = stock.start_from_net
     broadcast = stock.send_model
@@ -51,7 +58,7 @@ class Median(Method):
     def server_update(
         self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
     ) -> ServerState:
-        """Put the median in the place of the old model."""
+        """Replace the model by the median."""
         uploads = list(ctx.reduce(replies).gathered["model"].values())
         names = uploads[0]
         return ctx.step(server, {name: median([u[name] for u in uploads]) for name in names})

@@ -20,6 +20,7 @@ from coterie.experiment.prepare import Experiment, prepare
 from coterie.experiment.run import Result, choose
 from coterie.kit.aggregate import Screen
 from coterie.kit.context import ServerContext
+from coterie.kit.stages import plan_rounds
 
 every_method = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -57,9 +58,13 @@ def experiment(case: Case, toy_data: Path, folder: Path) -> Experiment:
 
 
 def round_zero(chosen: Experiment) -> Round:
-    stage = chosen.parts.method.stages(3)[0]
-    clients = len(chosen.partition.clients)
-    return Round(0, 3, stage.name, 0, stage.rounds, clients, chosen.spec.seed)
+    stages, clients = chosen.parts.stages(METHOD), len(chosen.partition.clients)
+    return plan_rounds(stages, clients, chosen.spec.seed)[0][1]
+
+
+def first_stage(chosen: Experiment) -> Any:
+    """The first stage, whose functions are all filled in."""
+    return chosen.parts.stages(METHOD)[0]
 
 
 def server_context(chosen: Experiment, folder: Path) -> ServerContext:
@@ -69,7 +74,7 @@ def server_context(chosen: Experiment, folder: Path) -> ServerContext:
         objective=parts.objective,
         local=parts.local,
         nets=parts.nets(METHOD),
-        rules=parts.method.uploads(round_zero(chosen).stage),
+        rules=first_stage(chosen).uploads,
         optimizer=ServerSettings(),
         spool=folder / "spool",
     )
@@ -80,22 +85,22 @@ def test_inputs_stay_as_they_were_and_equal_inputs_give_equal_bits(
     case: Case, toy_data: Path, tmp_path: Path
 ) -> None:
     chosen = experiment(case, toy_data, tmp_path / "a")
-    method, place = chosen.parts.method, round_zero(chosen)
-    server = method.init(chosen.parts.nets(METHOD))
-    down = method.broadcast(server, place)
+    stage, place = first_stage(chosen), round_zero(chosen)
+    server = chosen.parts.start()
+    down = stage.broadcast(server, place)
     before = server.digest(), down.digest()
     site = Site(chosen.spec, chosen.partition)
     replies = []
     first, last = chosen.partition.clients[0], chosen.partition.clients[-1]
     for client in (first, last, first):
-        own = method.address(server, place, client)
+        own = stage.address(server, place, client)
         replies.append(site.run(Task("update", client, place, down, own)))
     assert [reply.error for reply in replies] == [None] * 3
     assert replies[0].up.digest() == replies[2].up.digest()
     assert replies[0].state == replies[2].state
     uploads = [reply.up.digest() for reply in replies]
     updated = [
-        method.server_update(server_context(chosen, tmp_path), server, iter(replies[:2])).digest()
+        stage.server(server_context(chosen, tmp_path), server, iter(replies[:2])).digest()
         for _ in range(2)
     ]
     assert updated[0] == updated[1]
@@ -108,18 +113,18 @@ def test_payloads_survive_the_codec_and_pass_the_screen(
     case: Case, toy_data: Path, tmp_path: Path
 ) -> None:
     chosen = experiment(case, toy_data, tmp_path / "a")
-    method, place = chosen.parts.method, round_zero(chosen)
-    server = method.init(chosen.parts.nets(METHOD))
-    down = method.broadcast(server, place)
+    stage, place = first_stage(chosen), round_zero(chosen)
+    server = chosen.parts.start()
+    down = stage.broadcast(server, place)
     client = chosen.partition.clients[-1]
     reply = Site(chosen.spec, chosen.partition).run(
-        Task("update", client, place, down, method.address(server, place, client))
+        Task("update", client, place, down, stage.address(server, place, client))
     )
     for bundle in (server, down, reply.up):
         again = codec.decode(codec.encode(bundle))
         assert again.digest() == bundle.digest()
         assert again.nbytes() == bundle.nbytes()
-    assert Screen(down, method.uploads(place.stage)).problem(reply) is None
+    assert Screen(down, stage.uploads).problem(reply) is None
 
 
 @every_method
@@ -128,7 +133,7 @@ def test_no_reply_is_no_update(case: Case, toy_data: Path, tmp_path: Path) -> No
     server = chosen.parts.method.init(chosen.parts.nets(METHOD))
     ctx = server_context(chosen, tmp_path)
     try:
-        after = chosen.parts.method.server_update(ctx, server, iter(()))
+        after = first_stage(chosen).server(ctx, server, iter(()))
     except NoReplies:
         return
     assert after.digest() == server.digest()

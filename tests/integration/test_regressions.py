@@ -12,7 +12,9 @@ from coterie.core.bundle import Bundle
 from coterie.core.errors import ConfigError, Interrupted
 from coterie.core.task import Reply, Round
 from coterie.engine.checkpoints import CheckpointStore
-from coterie.engine.replies import Tally
+from coterie.engine.cohort import Invited
+from coterie.engine.record import Recorders
+from coterie.engine.replies import Replies
 
 
 def test_a_folder_with_files_of_ones_own_is_refused_and_left_alone(
@@ -50,12 +52,12 @@ def test_an_interrupt_in_the_middle_of_a_commit_loses_nothing(
 
 def test_bytes_for_single_clients_are_counted_beside_those_for_all() -> None:
     place = Round(0, 1, "train", 0, 1, 2, 0)
-    tally = Tally(place, [0, 1], {}, ())
+    replies = Replies(place, Invited((0, 1)), Recorders())
     own = Bundle(scalars={"x": 1})
-    tally.count_own(own)
-    replies = iter([Reply(0, examples=1), Reply(1, examples=1)])
-    list(tally.valid_replies(replies, Bundle(scalars={"a": 1, "b": 2}), {}))
-    assert tally.bytes_down == own.nbytes() + 2 * 16
+    replies.count_own(own)
+    answers = iter([Reply(0, examples=1), Reply(1, examples=1)])
+    list(replies.screen(answers, Bundle(scalars={"a": 1, "b": 2}), {}))
+    assert replies.bytes_down == own.nbytes() + 2 * 16
 
 
 def test_a_test_set_that_ends_in_a_batch_of_one_can_be_normalised_by_batches(

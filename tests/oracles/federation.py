@@ -19,6 +19,7 @@ from coterie.engine.client_states import StateStore
 from coterie.experiment.config import GIVEN
 from coterie.experiment.prepare import given_data, prepare
 from coterie.experiment.run import Result, choose, execute
+from coterie.kit import Stage
 from coterie.kit.context import ClientContext, ServerContext
 from coterie.nets.heads import Network
 
@@ -88,6 +89,22 @@ class Federation:
         """The server's state before the first round."""
         return self.method.init(self.nets)
 
+    def stage(self, place: Round) -> Stage:
+        """The stage of a round, with every function filled in."""
+        return self.parts.stage(METHOD, place.stage)
+
+    def broadcast(self, server: ServerState, place: Round) -> Payload:
+        """What every client of a round receives."""
+        send = self.stage(place).broadcast
+        assert send is not None
+        return send(server, place)
+
+    def address(self, server: ServerState, place: Round, client: int) -> Payload | None:
+        """What one client alone receives."""
+        send = self.stage(place).address
+        assert send is not None
+        return send(server, place, client)
+
     def shard(self, client: int) -> DataShard:
         """The data of a client."""
         shares = self.experiment.partition
@@ -118,7 +135,9 @@ class Federation:
             spool=self.folder,
         )
         with seeds.scoped(place.torch_seed(client)):
-            up, state = self.method.client_update(ctx, down, state)
+            act = self.stage(place).client
+            assert act is not None
+            up, state = act(ctx, down, state)
         self.nets.release()
         return Answer(up, state, ctx.metrics)
 
@@ -131,12 +150,14 @@ class Federation:
             objective=self.parts.objective,
             local=self.parts.local,
             nets=self.nets,
-            rules=self.method.uploads(place.stage),
+            rules=self.stage(place).uploads or {},
             optimizer=ServerSettings(),
             spool=self.folder,
         )
         replies = (Reply(client, up, n) for client, (n, up) in uploads.items())
-        return self.method.server_update(ctx, server, replies)
+        act = self.stage(place).server
+        assert act is not None
+        return act(ctx, server, replies)
 
     def batches(self, client: int, place: Round) -> Iterator[Batch]:
         """The training batches of a client's round."""

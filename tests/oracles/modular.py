@@ -84,7 +84,9 @@ class Modular(Federation):
         """What a client sends, and its context with what is kept for it."""
         ctx = self.context(client, place, kept)
         with seeds.scoped(place.torch_seed(client)):
-            up, _ = self.method.client_update(ctx, self.method.broadcast(server, place), None)
+            act = self.stage(place).client
+            assert act is not None
+            up, _ = act(ctx, self.broadcast(server, place), None)
         self.nets.release()
         return up, ctx
 
@@ -97,13 +99,15 @@ class Modular(Federation):
             objective=self.parts.objective,
             local=self.parts.local,
             nets=self.nets,
-            rules=self.method.uploads(place.stage),
+            rules=self.stage(place).uploads or {},
             optimizer=ServerSettings(),
             spool=self.folder / "server",
         )
         replies = (Reply(client, up, SIZES[client]) for client, up in (uploads or {}).items())
         with seeds.scoped(place.torch_seed()):
-            server = self.method.server_update(ctx, server, replies)
+            act = self.stage(place).server
+            assert act is not None
+            server = act(ctx, server, replies)
         self.nets.release()
         return server, ctx.metrics
 

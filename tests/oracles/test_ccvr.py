@@ -20,6 +20,7 @@ from coterie.engine.site import Site
 from coterie.evaluate.ccvr import CCVR, VIRTUAL, gaussians, moments, virtual
 from coterie.evaluate.shared.features import features
 from coterie.evaluate.shared.head import count_right, fresh_head, train_head
+from coterie.kit import Sum
 from coterie.kit.aggregate import reduce
 from coterie.kit.context import ServerContext
 
@@ -47,7 +48,7 @@ def together(clients: Clients, classes: int = CLASSES) -> Tensors:
     """What the server adds up of what the clients send."""
     uploads = [Bundle({"moments": moments(h, y, classes)}) for h, y in clients]
     replies = (Reply(k, up, len(clients[k][1])) for k, up in enumerate(uploads))
-    return reduce(iter(replies), {"moments": "sum"})["moments"]
+    return reduce(iter(replies), {"moments": Sum()})["moments"]
 
 
 def from_means_and_covariances(clients: Clients, label: int) -> tuple[np.ndarray, np.ndarray]:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from coterie.core.bundle import Bundle
 from coterie.core.settings import Cohort, Local, ServerSettings
-from coterie.core.task import ClientInfo, Reply, Round, Stage
+from coterie.core.task import ClientInfo, Reply, Round
 from coterie.engine import cohort
+from coterie.kit import Stage
 from coterie.kit.context import ServerContext
 from coterie.kit.networks import Nets
 from coterie.methods.fedavg import FedAvg
@@ -107,9 +108,9 @@ def test_weights_sum_to_one_under_sampling_and_dropouts() -> None:
     stage = Stage("train", 20)
     ones = {name: torch.ones_like(tensor) for name, tensor in trained(0).items()}
     for round in range(20):
-        ids = cohort.sample(clients, stage, settings.fraction, 5, round)
-        lost = cohort.dropouts(ids, stage, settings, 5, round)
-        uploads = {k: (clients[k].examples, ones) for k in ids if k not in lost}
+        invited = cohort.invite(clients, stage, settings, 5, round)
+        answered = [k for k in invited.clients if k not in invited.lost]
+        uploads = {k: (clients[k].examples, ones) for k in answered}
         assert 0 < len(uploads) <= 10
         assert all(torch.equal(t, ones[name]) for name, t in aggregate(uploads).items())
 

@@ -72,7 +72,7 @@ def test_local_training_follows_algorithm_1(
     place = fed.place(step, before=int(fields.get("round0") == "gpc_init"))
     server = knowing(fed.start(), normal(1, CLASSES, WIDTH), (0, 1, 2))
     expected, value = by_hand(fed, 2, place, server, alpha)
-    answer = fed.update(2, place, fed.method.broadcast(server, place))
+    answer = fed.update(2, place, fed.broadcast(server, place))
     assert_near(answer.up["model"], expected, atol=1e-5)
     assert answer.metrics["loss"] == pytest.approx(value, rel=1e-4)
     assert answer.metrics["alpha"] == pytest.approx(alpha)
@@ -89,12 +89,12 @@ def test_a_class_never_seen_is_left_out_of_the_softmax(
     place, c = fed.place(2), normal(1, CLASSES, WIDTH)
     server = knowing(fed.start(), c, known)
     expected, value = by_hand(fed, 2, place, server, 0.8, known)
-    answer = fed.update(2, place, fed.method.broadcast(server, place))
+    answer = fed.update(2, place, fed.broadcast(server, place))
     assert_near(answer.up["model"], expected, atol=1e-5)
     assert answer.metrics["loss"] == pytest.approx(value, rel=1e-4)
     rows = [c[k] if k in known else 1e3 * normal(9, WIDTH) for k in range(CLASSES)]
     odd = knowing(server, torch.stack(rows), known)
-    again = fed.update(2, place, fed.method.broadcast(odd, place))
+    again = fed.update(2, place, fed.broadcast(odd, place))
     assert same(again.up["model"], answer.up["model"])
 
 
@@ -103,7 +103,7 @@ def test_cross_entropy_through_the_classifier_leaves_the_features_alone(tmp_path
     fed = fedproc(tmp_path, ce_through="classifier", schedule="fixed", alpha=0.0)
     place, start = fed.place(4), fed.start()
     server = knowing(start, normal(1, CLASSES, WIDTH), (0, 1, 2))
-    found = fed.update(0, place, fed.method.broadcast(server, place)).up["model"]
+    found = fed.update(0, place, fed.broadcast(server, place)).up["model"]
     for prefix in ("backbone", "projector"):
         assert same(found, start["model"], prefix)
     assert not same(found, start["model"], "classifier")
@@ -114,7 +114,7 @@ def test_the_prototypes_move_no_output_layer(tmp_path: Path) -> None:
     fed = fedproc(tmp_path, schedule="fixed", alpha=1.0)
     place, start = fed.place(4), fed.start()
     server = knowing(start, normal(1, CLASSES, WIDTH), (0, 1, 2))
-    found = fed.update(0, place, fed.method.broadcast(server, place)).up["model"]
+    found = fed.update(0, place, fed.broadcast(server, place)).up["model"]
     assert same(found, start["model"], "classifier")
     assert not same(found, start["model"], "projector")
 
@@ -127,7 +127,7 @@ def test_a_client_of_unknown_classes_only_does_not_fail(
     fed = fedproc(tmp_path, **fields)
     place = fed.place(0, stage="train" if "round0" in fields else "features", before=1)
     server = knowing(fed.start(), normal(1, CLASSES, WIDTH), (2,))
-    answer = fed.update(0, place, fed.method.broadcast(server, place))
+    answer = fed.update(0, place, fed.broadcast(server, place))
     assert same(answer.up["model"], server["model"])
     assert answer.up["class_counts"]["n"].tolist() == list(COUNTS[0])
 
@@ -141,7 +141,7 @@ def test_round_0_trains_as_fedavg(norm: str, fields: dict[str, Any], tmp_path: P
     server, place = fed.start(), fed.place(0)
     assert not server["known"]["valid"].any()
     for client in range(len(COUNTS)):
-        found = fed.update(client, place, fed.method.broadcast(server, place))
+        found = fed.update(client, place, fed.broadcast(server, place))
         expected = plain.update(client, place, Bundle({"model": server["model"]}))
         assert same(found.up["model"], expected.up["model"])
 
@@ -166,7 +166,7 @@ def test_prototypes_are_means_over_all_samples_of_the_owners(norm: str, tmp_path
     server = fed.start()
     for step in range(2):
         place = fed.place(step)
-        down = fed.method.broadcast(server, place)
+        down = fed.broadcast(server, place)
         assert torch.equal(down["prototypes"]["c"], server["prototypes"]["c"])
         uploads = {k: (SIZES[k], fed.update(k, place, down).up) for k in range(len(COUNTS))}
         total, owned = np.zeros((CLASSES, WIDTH)), np.zeros(CLASSES)
@@ -187,7 +187,7 @@ def test_prototypes_are_means_over_all_samples_of_the_owners(norm: str, tmp_path
 def test_the_mean_over_owners_sends_means(tmp_path: Path) -> None:
     fed = fedproc(tmp_path, proto_agg="mean")
     server, place = fed.start(), fed.place(0)
-    up = fed.update(0, place, fed.method.broadcast(server, place)).up
+    up = fed.update(0, place, fed.broadcast(server, place)).up
     sums, counts = extracted(fed, 0, up["model"])
     means = [sums[k] / max(counts[k], 1) for k in range(CLASSES)]
     np.testing.assert_allclose(up["class_sums"]["c"], means, rtol=1e-4, atol=1e-6)
@@ -238,7 +238,7 @@ def test_payloads_of_the_papers_network(tmp_path: Path) -> None:
     """Simple-cnn, K = 10: 370,504 bytes of model and 10,240 of prototypes, each way."""
     fed = fedproc_on_images(tmp_path)
     server, place = fed.start(), fed.place(0)
-    down = fed.method.broadcast(server, place)
+    down = fed.broadcast(server, place)
     sizes = {group: Bundle({group: down[group]}).nbytes() for group in down.tensors}
     assert sizes == {"model": 370_504, "prototypes": 10_240, "known": 10}
     up = fed.update(1, place, down).up
@@ -251,7 +251,7 @@ def test_the_record_shows_the_parts_of_the_loss(tmp_path: Path) -> None:
     tables: Tables = {"local": {"lr": 1e-12}}  # what is recorded is of the model as it came
     fed = fedproc(tmp_path, tables, schedule="fixed", alpha=0.5)
     server, place = knowing(fed.start(), normal(1, CLASSES, WIDTH), (0, 1, 2)), fed.place(3)
-    metrics = fed.update(2, place, fed.method.broadcast(server, place)).metrics
+    metrics = fed.update(2, place, fed.broadcast(server, place)).metrics
     z_of, c = fed.reference(server["model"]), server["prototypes"]["c"].double()
     near = [
         float(cosine(z, c[label]))

@@ -19,7 +19,7 @@ def test_the_train_transform_sees_other_pictures_of_the_same_samples(tmp_path: P
     for kind in ("test", "train"):
         fed = fedproc_on_images(tmp_path, proto_transform=kind)
         server, place = fed.start(), fed.place(0)
-        found[kind] = fed.update(0, place, fed.method.broadcast(server, place)).up
+        found[kind] = fed.update(0, place, fed.broadcast(server, place)).up
     assert same(found["test"]["model"], found["train"]["model"])
     assert [up["class_counts"]["n"].tolist() for up in found.values()] == [[2] * 10] * 2
     sums = [up["class_sums"]["c"] for up in found.values()]
@@ -36,7 +36,7 @@ def test_the_train_transform_is_the_authors_pass(batch_size: int, tmp_path: Path
     tables: Tables = {"net": {"norm": "bn"}, "local": {"batch_size": batch_size}}
     plain, fed = fedproc(tmp_path, tables), fedproc(tmp_path, tables, proto_transform="train")
     server, place = fed.start(), fed.place(0)
-    down = fed.method.broadcast(server, place)
+    down = fed.broadcast(server, place)
     whole, found = plain.update(1, place, down).up, fed.update(1, place, down).up
     counts = found["class_counts"]["n"]
     assert whole["class_counts"]["n"].tolist() == list(COUNTS[1])
@@ -142,6 +142,6 @@ def test_each_stage_has_one_loss(
     place = fed.place(1, 5, stage, before=1)
     server = knowing(fed.start(), normal(1, CLASSES, WIDTH), (0, 1, 2))
     expected, value = by_hand(fed, 2, place, server, alpha, parts=parts)
-    answer = fed.update(2, place, fed.method.broadcast(server, place))
+    answer = fed.update(2, place, fed.broadcast(server, place))
     assert_near(answer.up["model"], expected, atol=1e-5)
     assert answer.metrics["loss"] == pytest.approx(value, rel=1e-4)

@@ -70,7 +70,7 @@ def test_local_training_follows_algorithm_1(
     answer = fed.update(
         2,
         place,
-        fed.method.broadcast(server, place),
+        fed.broadcast(server, place),
         Bundle({"previous": previous}),
         addressed(zs),
     )
@@ -91,7 +91,7 @@ def test_a_class_without_a_vector_is_left_out_of_the_softmax(
     fed = fedssc(tmp_path, local_pairs=local_pairs)
     server, place, zs = fed.start(), fed.place(3), normal(1, CLASSES, WIDTH)
     expected, value = by_hand(fed, 2, place, server["model"], mu_glob=1.0, zs=zs, known=known)
-    down = fed.method.broadcast(server, place)
+    down = fed.broadcast(server, place)
     answer = fed.update(2, place, down, own=addressed(zs, known))
     assert_near(answer.up["model"], expected, atol=1e-5)
     assert answer.metrics["loss"] == pytest.approx(value, rel=1e-4)
@@ -107,8 +107,8 @@ def test_round_0_is_fedavg(norm: str, tmp_path: Path) -> None:
     fed, plain = fedssc(tmp_path, tables), fedavg(tmp_path, tables)
     server, place = fed.start(), fed.place(0)
     for client in range(len(COUNTS)):
-        own = fed.method.address(server, place, client)
-        found = fed.update(client, place, fed.method.broadcast(server, place), own=own)
+        own = fed.address(server, place, client)
+        found = fed.update(client, place, fed.broadcast(server, place), own=own)
         expected = plain.update(client, place, Bundle({"model": server["model"]}))
         assert same(found.up["model"], expected.up["model"])
 
@@ -154,7 +154,7 @@ def test_classes_with_enough_samples_are_reported(
     """Eq. 4: the mean of z over all local data of a class, by the model after the last epoch."""
     fed = fedssc(tmp_path, {"net": {"norm": norm}}, min_count=min_count)
     server, place = fed.start(), fed.place(0)
-    up = fed.update(client, place, fed.method.broadcast(server, place)).up
+    up = fed.update(client, place, fed.broadcast(server, place)).up
     assert up["class_counts"]["n"].tolist() == counts
     z_of = fed.reference(up["model"])
     (batch,) = fed.shard(client).sweep()
@@ -175,14 +175,14 @@ def test_payloads_of_the_papers_network(tmp_path: Path) -> None:
     counts = [[2] * 10, [1] * 10]
     fed = Federation(tmp_path, "fedssc", counts, tables, (3, 32, 32), min_count=1)
     server, place = fed.start(), fed.place(0)
-    down = fed.method.broadcast(server, place)
+    down = fed.broadcast(server, place)
     assert down.nbytes() == 370_504
     uploads = {client: (10, fed.update(client, place, down).up) for client in range(2)}
     up = uploads[0][1]
     sizes = {group: Bundle({group: up[group]}).nbytes() for group in up.tensors}
     assert sizes == {"model": 370_504, "class_means": 10_240, "class_counts": 80}
     server = fed.collect(server, place, uploads)
-    own = fed.method.address(server, fed.place(1), 0)
+    own = fed.address(server, fed.place(1), 0)
     assert own is not None
     sizes = {group: Bundle({group: own[group]}).nbytes() for group in own.tensors}
     assert sizes == {"representations": 10_240, "known": 10}

@@ -27,7 +27,7 @@ def received(
     fed: Federation, server: ServerState, step: int, client: int
 ) -> tuple[Tensor, list[bool]]:
     """zs and the mask that a client gets in a round."""
-    own = fed.method.address(server, fed.place(step), client)
+    own = fed.address(server, fed.place(step), client)
     if own is None:
         return torch.zeros(CLASSES, WIDTH), [False] * CLASSES
     return own["representations"]["zs"], own["known"]["valid"].tolist()
@@ -204,7 +204,7 @@ def test_a_run_shares_what_was_reported(tmp_path: Path) -> None:
     sent: dict[int, Payload] = {}
     for step in range(3):
         place = fed.place(step)
-        down, answers = fed.method.broadcast(server, place), {}
+        down, answers = fed.broadcast(server, place), {}
         for client in range(len(COUNTS)):
             zs, known = received(fed, server, step, client)
             for k in EVERY if sent else ():
@@ -212,7 +212,7 @@ def test_a_run_shares_what_was_reported(tmp_path: Path) -> None:
                 assert known[k]
                 options = [sent[i]["class_means"]["zs"][k] for i in owners]
                 assert rows_of(zs[k], options)
-            own = fed.method.address(server, place, client)
+            own = fed.address(server, place, client)
             answers[client] = fed.update(client, place, down, states.get(client), own)
         sent = {client: answer.up for client, answer in answers.items()}
         states = {client: answer.state for client, answer in answers.items()}

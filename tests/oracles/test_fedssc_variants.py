@@ -27,7 +27,7 @@ def test_an_initial_extraction_moves_no_model_and_shifts_no_schedule(tmp_path: P
     for client in (1, 2):
         (batch,) = fed.shard(client).sweep()
         options.append(fed.reference(start["model"])(batch)[batch.y == 2].mean(dim=0).float())
-    own = fed.method.address(servers[0], fed.place(0, 4, before=1), 0)
+    own = fed.address(servers[0], fed.place(0, 4, before=1), 0)
     assert own is not None
     assert own["known"]["valid"].all()
     assert any(torch.allclose(own["representations"]["zs"][2], one, atol=1e-5) for one in options)
@@ -86,7 +86,7 @@ def test_the_first_stage_has_no_cross_entropy(stage1: str, tmp_path: Path) -> No
             mu_class=0.0,
             parts=("backbone", "projector"),
         )
-        down = fed.method.broadcast(server, place)
+        down = fed.broadcast(server, place)
         answer = fed.update(2, place, down, Bundle({"previous": previous}), addressed(zs))
         assert_near(answer.up["model"], expected, atol=1e-5)
         assert answer.metrics["loss"] == pytest.approx(value, rel=1e-4)
@@ -99,7 +99,7 @@ def test_the_second_stage_is_cross_entropy_on_frozen_features(tmp_path: Path) ->
     expected, value = by_hand(
         fed, 2, place, server["model"], mu_glob=0.0, zs=zs, parts=("classifier",)
     )
-    down = fed.method.broadcast(server, place)
+    down = fed.broadcast(server, place)
     answer = fed.update(2, place, down, Bundle({"previous": others(fed, 6)[0]}), addressed(zs))
     assert_near(answer.up["model"], expected, atol=1e-5)
     assert answer.metrics["loss"] == pytest.approx(value, rel=1e-4)
@@ -111,7 +111,7 @@ def test_a_device_of_unknown_classes_only_does_not_fail(tmp_path: Path) -> None:
     place = fed.place(0, 9, fed.method.stages(10)[1].name, before=1)
     server = fed.start()
     own = addressed(normal(1, CLASSES, WIDTH), (2,))
-    answer = fed.update(0, place, fed.method.broadcast(server, place), own=own)
+    answer = fed.update(0, place, fed.broadcast(server, place), own=own)
     assert same(answer.up["model"], server["model"])
 
 
@@ -135,7 +135,7 @@ def test_other_negatives_are_other_losses(tmp_path: Path) -> None:
         server, place = fed.start(), fed.place(3)
         state = Bundle({"previous": others(fed, 6)[0]})
         own = addressed(normal(1, CLASSES, WIDTH))
-        down = fed.method.broadcast(server, place)
+        down = fed.broadcast(server, place)
         found.append(fed.update(2, place, down, state, own).up["model"])
     assert not same(found[0], found[1])
     assert not same(found[0], found[2])

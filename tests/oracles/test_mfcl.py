@@ -150,9 +150,9 @@ def test_a_representation_beyond_half_precision_is_no_answer(tmp_path: Path) -> 
 
 def test_a_client_encodes_with_the_encoder_alone(tmp_path: Path) -> None:
     fed = Modular(tmp_path)
-    down = fed.method.broadcast(fed.start(), fed.at("upload"))
+    down = fed.broadcast(fed.start(), fed.at("upload"))
     assert {name.split(".")[0] for name in down["sensor"]} == {"backbone"}
-    down = fed.method.broadcast(fed.start(), fed.at("sense"))
+    down = fed.broadcast(fed.start(), fed.at("sense"))
     assert {name.split(".")[0] for name in down["sensor"]} == {"backbone", "decoder"}
 
 

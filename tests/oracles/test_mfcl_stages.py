@@ -14,7 +14,7 @@ import coterie
 import toy
 from coterie.cli.main import app
 from coterie.core.errors import ConfigError, RunFailed
-from coterie.experiment.config import CONFIGS, load, parse_overrides, resolve, shipped
+from coterie.experiment.config import CONFIGS, load, parse_overrides, shipped
 from coterie.methods.mfcl import MFCL
 from coterie.nets.norm import batch_norm_buffers
 
@@ -98,8 +98,7 @@ def test_local_statistics_are_the_sensors_alone(tmp_path: Path) -> None:
     statistics = batch_norm_buffers(fed.nets["model"])
     theirs = {name for name in statistics if name.startswith("backbone.sensor.")}
     assert theirs and statistics - theirs == statistics & weights.keys()
-    net = fed.nets.frozen("model", weights, {})
-    fed.nets.statistics_from_batches(net.net)
+    net = fed.nets.frozen_on_server("model", weights)
     x = fed.images(0)
     assert not torch.allclose(net(x).h[:2], net(x[:2]).h)  # the sensor looks at the batch ...
     top = net.net.backbone.discriminator
@@ -190,7 +189,7 @@ def test_an_interrupt_between_uploads_finds_its_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", MINE)
 def test_nothing_runs_until_sharing_is_allowed(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"say method\.share_representations=true") as raised:
+    with pytest.raises(ConfigError, match=r"set method\.share_representations=true") as raised:
         app(["run", name, "--dry-run"], standalone_mode=False)
     assert raised.value.exit_code == 2
     first = (CONFIGS / f"{name}.toml").read_text().splitlines()[0]
@@ -210,49 +209,6 @@ def test_nothing_runs_until_sharing_is_allowed(name: str) -> None:
 def test_fields_that_do_not_go_together_are_refused(fields: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         MFCL(**fields)
-
-
-@pytest.mark.parametrize("name", ["simclr", "simsiam", "byol"])
-def test_the_servers_objective_may_be_named_in_the_method(name: str) -> None:
-    """`method.server_objective` is `objective.name`: one setting, one experiment."""
-    words = ["method.share_representations=true", "objective.hidden=64"]
-    one, other = (
-        load("digits/mfcl", parse_overrides([*words, f"{key}={name}"]))
-        for key in ("method.server_objective", "objective.name")
-    )
-    assert one.tables["objective"]["name"] == name and one.hash() == other.hash()
-    assert "server_objective" not in one.tables["method"]
-    written = digits(method={"server_objective": name}) | {"objective": {"hidden": 64}}
-    assert resolve(written).tables["objective"]["name"] == name
-    over = {"objective": {"name": "byol"}}  # an override wins over the file, by either name
-    assert resolve(written, over).tables["objective"]["name"] == "byol"
-
-
-def test_a_file_keeps_its_own_name_for_the_objective() -> None:
-    written = digits(method={"server_objective": "byol"}) | {"objective": {"name": "byol"}}
-    other = resolve(written, {"method": {"name": "fedavg"}})
-    assert other.tables["method"] == {"name": "fedavg"}
-    assert other.tables["objective"]["name"] == "byol"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["method.server_objective=swav"], "simclr or simsiam or byol, not with 'swav'"),
-        (["method.server_objective=byl"], "did you mean 'byol'"),
-        (["method.server_objective=3"], "objective.name = 3 must be a name"),
-        (["method.server_objectiv=byol"], "did you mean 'server_objective'"),
-        (
-            ["method.server_objective=byol", "objective.name=simsiam"],
-            "method.server_objective = 'byol' and objective.name = 'simsiam' are one setting",
-        ),
-        (["method.name=fedavg", "method.server_objective=byol"], "no key 'server_objective'"),
-    ],
-)
-def test_a_wrong_objective_of_the_server_is_one_clear_line(words: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as raised:
-        load("digits/mfcl", parse_overrides(words))
-    assert raised.value.exit_code == 2 and "\n" not in str(raised.value)
 
 
 def test_supervised_objectives_are_refused() -> None:

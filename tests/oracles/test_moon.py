@@ -63,7 +63,7 @@ def test_local_training_follows_algorithm_1(
         return F.cross_entropy(out.logits, batch.y) + mu * term
 
     expected, value = fed.trained(2, place, server["model"], loss)
-    answer = fed.update(2, place, fed.method.broadcast(server, place), remembered(*models))
+    answer = fed.update(2, place, fed.broadcast(server, place), remembered(*models))
     assert_near(answer.up["model"], expected, atol=1e-5)
     assert answer.metrics["loss"] == pytest.approx(value, rel=1e-4)
     assert set(answer.up.tensors) == {"model"}
@@ -79,7 +79,7 @@ def test_a_client_without_a_previous_model_trains_as_fedavg(tmp_path: Path) -> N
     server = fed.start()
     for step in (0, 4):
         place = fed.place(step)
-        answer = fed.update(1, place, fed.method.broadcast(server, place))
+        answer = fed.update(1, place, fed.broadcast(server, place))
         expected = plain.update(1, place, Bundle({"model": server["model"]}))
         assert same(answer.up["model"], expected.up["model"])
         assert answer.metrics.get("loss_contrast", 0.0) == 0.0
@@ -92,9 +92,9 @@ def test_a_late_client_may_contrast_with_its_random_initialisation(tmp_path: Pat
     server = fed.start()
     first = fed.place(0)
     expected = plain.update(1, first, Bundle({"model": server["model"]})).up["model"]
-    assert same(fed.update(1, first, fed.method.broadcast(server, first)).up["model"], expected)
+    assert same(fed.update(1, first, fed.broadcast(server, first)).up["model"], expected)
     late = fed.place(1)
-    down = fed.method.broadcast(server, late)
+    down = fed.broadcast(server, late)
     told = remembered(fed.parts.fresh(METHOD, 1, "model"))
     answer = fed.update(1, late, down)
     assert same(answer.up["model"], fed.update(1, late, down, told).up["model"])
@@ -115,7 +115,7 @@ def test_equal_references_train_as_fedavg(buffer: int, tmp_path: Path) -> None:
     fed, plain = moon(tmp_path, buffer=buffer), fedavg(tmp_path)
     server, place = fed.start(), fed.place(2)
     state = remembered(*[server["model"]] * buffer)
-    answer = fed.update(0, place, fed.method.broadcast(server, place), state)
+    answer = fed.update(0, place, fed.broadcast(server, place), state)
     expected = plain.update(0, place, Bundle({"model": server["model"]}))
     assert_near(answer.up["model"], expected.up["model"])
     constant = answer.metrics["loss"] - expected.metrics["loss"]
@@ -188,7 +188,7 @@ def test_the_l2_variant(mu: float, tmp_path: Path) -> None:
         return F.cross_entropy(out.logits, batch.y) + mu * moved.sum() / len(batch)
 
     expected, value = fed.trained(2, place, server["model"], loss)
-    answer = fed.update(2, place, fed.method.broadcast(server, place))
+    answer = fed.update(2, place, fed.broadcast(server, place))
     assert_near(answer.up["model"], expected, atol=1e-5)
     assert answer.metrics["loss"] == pytest.approx(value, rel=1e-4)
     assert answer.metrics["loss_l2"] > 0
@@ -200,7 +200,7 @@ def test_the_l2_variant_starts_with_the_step_of_fedavg(tmp_path: Path) -> None:
     one = {"local": {"steps": 1}}
     fed, plain = moon(tmp_path, one, term="l2", mu=10.0), fedavg(tmp_path, one)
     server, place = fed.start(), fed.place(3)
-    answer = fed.update(0, place, fed.method.broadcast(server, place))
+    answer = fed.update(0, place, fed.broadcast(server, place))
     expected = plain.update(0, place, Bundle({"model": server["model"]}))
     assert same(answer.up["model"], expected.up["model"])
 

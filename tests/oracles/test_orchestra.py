@@ -208,7 +208,7 @@ def test_there_are_no_more_clusters_than_centroids_that_arrive_first(
     fed = orchestra(tmp_path, clusters=clusters)
     server, place = fed.start(), first_round(fed)
     assert set(server.tensors) == {"model", "target"}
-    down = fed.method.broadcast(server, place)
+    down = fed.broadcast(server, place)
     assert set(down.tensors) == {"target"}
     sent = {k: (n, fed.update(k, place, down).up) for k, n in enumerate(SIZES)}
     after = fed.collect(server, place, sent)
@@ -268,7 +268,7 @@ def test_the_whole_run_is_the_chain_of_its_rounds(tmp_path: Path) -> None:
             if step
             else Round(0, 4, "cluster", 0, 1, len(SIZES), fed.config.run.seed)
         )
-        down = fed.method.broadcast(server, place)
+        down = fed.broadcast(server, place)
         uploads = {}
         for client in event.cohort:
             done = fed.update(client, place, down, states.get(client))

@@ -126,11 +126,13 @@ def describe(config: "Config") -> None:
     """What a run would be: the resolved configuration, the clients, the cost of a round."""
     from coterie.cli.progress import megabytes
     from coterie.core.bundle import Bundle
-    from coterie.engine.loop import rounds_of
+    from coterie.core.task import METHOD
     from coterie.experiment.prepare import prepare
+    from coterie.kit.stages import plan_rounds
 
     experiment: Experiment = prepare(config, Path("runs"))
-    nets = experiment.parts.nets("method")
+    parts = experiment.parts
+    nets = parts.nets(METHOD)
     weights = Bundle({"model": nets.weights()})
     sizes = sorted(experiment.partition.sizes().values())
     entries = {key: sum(p.numel() for p in net.parameters()) for key, net in nets.items()}
@@ -139,8 +141,8 @@ def describe(config: "Config") -> None:
     if len(nets) == 1:
         typer.echo(f"# {entries['model']:,} parameters, {megabytes(weights.nbytes())} one way")
         return
-    stages = config.method.stages(config.run.rounds)
-    _, first = rounds_of(stages, len(sizes), config.run.seed)[0]
-    down = config.method.broadcast(config.method.init(nets), first)
-    words = ", ".join(f"{count:,} in {key!r}" for key, count in entries.items())
-    typer.echo(f"# parameters: {words}; {megabytes(down.nbytes())} one way in {first.stage!r}")
+    first, round = plan_rounds(parts.stages(METHOD), len(sizes), config.run.seed)[0]
+    assert first.broadcast  # every method has one
+    down = first.broadcast(parts.start(), round)
+    counts = ", ".join(f"{count:,} in {key!r}" for key, count in entries.items())
+    typer.echo(f"# parameters: {counts}; {megabytes(down.nbytes())} one way in {first.name!r}")

@@ -14,21 +14,8 @@ METHOD = "method"  # the program that every task runs unless it belongs to a fed
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """A stretch of rounds with one rule for who takes part."""
-
-    name: str
-    rounds: int
-    cohort: Literal["sample", "all", "none"] = "sample"  # "none": a server-only round
-    drop: float = 0.0  # this share of the cohort, rounded down, is lost before the round starts
-    quorum: int = 1  # fewer valid replies than this: the round is skipped
-    steady: bool = False  # `drop` takes the same clients in all rounds of stages of this name
-    required: bool = False  # a round that would be skipped ends the run: it cannot go on without
-
-
-@dataclass(frozen=True, slots=True)
 class Round:
-    """Where in the run we are. Schedules use `step` of `steps`, within the stage."""
+    """A position in the run; schedules use `step` of `steps`, which count within the stage."""
 
     index: int
     total: int

@@ -12,6 +12,7 @@ import numpy as np
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
+from coterie.core.task import ClientInfo
 from coterie.data import checks
 from coterie.data.skew import Shift
 
@@ -81,6 +82,13 @@ class Partition:
     def sizes(self) -> dict[int, int]:
         """How many training samples every client has."""
         return {client: len(share) for client, share in self.train.items()}
+
+    def client_infos(self) -> list[ClientInfo]:
+        """What an executor knows of every client before any task."""
+        return [
+            ClientInfo(client, name, len(self.train[client]), len(self.test[client]))
+            for client, name in zip(self.clients, self.names, strict=True)
+        ]
 
     def digest(self) -> str:
         """SHA-256 over both maps, the names, and the shifts if there are any."""

@@ -1,42 +1,74 @@
 """Who takes part in a round, and who is lost: pure functions of the seed and the round."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from coterie.core import seeds
 from coterie.core.settings import Cohort
-from coterie.core.task import ClientId, ClientInfo, Stage
+from coterie.core.task import ClientId, ClientInfo
+from coterie.kit.stages import Stage
+
+When = Literal["before", "after"]
+_TINY = 1e-9  # 100 * 0.29 is 28.999...
 
 
-def sample(
-    clients: Sequence[ClientInfo], stage: Stage, fraction: float, seed: int, round: int
-) -> list[ClientId]:
-    """The cohort, largest shard first: the order of start and of reduction.
+@dataclass(frozen=True)
+class Invited:
+    """The clients of a round in the order of start and of reduction, and who of them is lost."""
 
-    `m = max(1, int(N * fraction))` clients without replacement; a stage may ask all, or nobody.
-    """
+    clients: tuple[ClientId, ...] = ()
+    lost: Mapping[ClientId, When] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> list[ClientId]:
+        """Those who get a task: all but the clients that are lost before the round."""
+        return [client for client in self.clients if self.lost.get(client) != "before"]
+
+
+def count_invited(clients: int, stage: Stage, fraction: float) -> int:
+    """How many clients a round of a stage invites: `max(1, int(N * fraction))`, all, or none."""
     if stage.cohort == "none":
-        return []
+        return 0
+    return clients if stage.cohort == "all" else max(1, int(clients * fraction + _TINY))
+
+
+def count_asked(clients: int, stage: Stage, fraction: float) -> int:
+    """How many clients a round of a stage asks: the invited ones less the stage's own `drop`."""
+    invited = count_invited(clients, stage, fraction)
+    return invited - int(invited * stage.drop + _TINY)
+
+
+def largest_first(clients: Iterable[ClientInfo]) -> list[ClientId]:
+    """Clients by number of training samples, ties by id."""
+    return [info.id for info in sorted(clients, key=lambda info: (-info.examples, info.id))]
+
+
+def invite(
+    clients: Sequence[ClientInfo], stage: Stage, cohort: Cohort, seed: int, round: int
+) -> Invited:
+    """Draw the cohort of a round without replacement, largest client first, and its dropouts."""
     chosen = sorted(clients, key=lambda info: info.id)  # an executor lists them in any order
-    size = max(1, int(len(chosen) * fraction + 1e-9))  # 100 * 0.29 is 28.999...
-    if stage.cohort == "sample" and size < len(chosen):
-        picks = seeds.generator(seed, "cohort", round).choice(len(chosen), size, replace=False)
-        chosen = [chosen[pick] for pick in picks]
-    return [info.id for info in sorted(chosen, key=lambda info: (-info.examples, info.id))]
+    size = count_invited(len(chosen), stage, cohort.fraction)
+    if size < len(chosen):
+        draw = seeds.generator(seed, "cohort", round)
+        chosen = [chosen[i] for i in draw.choice(len(chosen), size, replace=False)] if size else []
+    ids = largest_first(chosen)
+    return Invited(tuple(ids), draw_dropouts(ids, stage, cohort, seed, round))
 
 
-def dropouts(
+def draw_dropouts(
     ids: Sequence[ClientId], stage: Stage, cohort: Cohort, seed: int, round: int
-) -> dict[ClientId, Literal["before", "after"]]:
-    """Who is lost, and when. Each client's fate has its own address, whoever else is invited."""
-    lost: dict[ClientId, Literal["before", "after"]] = {}
+) -> dict[ClientId, When]:
+    """Who is lost, and when. Each client has a draw of its own, whoever else is invited."""
+    lost: dict[ClientId, When] = {}
     for client in ids if cohort.drop_before or cohort.drop_after else ():
         before, after = seeds.generator(seed, "dropouts", round, client).random(2)
         if before < cohort.drop_before:
             lost[client] = "before"
         elif after < cohort.drop_after:
             lost[client] = "after"
-    count = int(len(ids) * stage.drop + 1e-9)
+    count = int(len(ids) * stage.drop + _TINY)
     if count == 0:
         return lost
     draw = seeds.generator(seed, "stage-drop", round)

@@ -3,34 +3,25 @@
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from coterie.core import seeds
 from coterie.core.bundle import Bundle, Payload, ServerState
-from coterie.core.errors import CheckpointError, NoReplies, RunFailed
-from coterie.core.settings import EvaluateSettings, ServerSettings
-from coterie.core.task import (
-    METHOD,
-    Attempt,
-    ClientId,
-    ClientInfo,
-    Executor,
-    Reply,
-    Round,
-    Stage,
-    Task,
-)
-from coterie.engine.record import ClientEvent, NoteEvent, Recorder
-from coterie.engine.replies import Tally
+from coterie.core.errors import CheckpointError, RunFailed
+from coterie.core.settings import EvaluateSettings
+from coterie.core.task import METHOD, Attempt, ClientId, Reply, Round
+from coterie.engine.cohort import Invited, largest_first
+from coterie.engine.play import Player
+from coterie.engine.record import ClientEvent
 from coterie.engine.spec import Parts
-from coterie.kit.context import ServerContext, Shard
+from coterie.kit.context import Shard
 from coterie.kit.method import FederatedEvaluator
+from coterie.kit.stages import plan_rounds
 
 
 @dataclass
 class Measured:
-    """What an evaluation found and what it cost."""
+    """The metrics of an evaluation, and the bytes it took."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     bytes_up: int = 0
@@ -52,93 +43,79 @@ class Evaluation:
         return round.last or bool(every and (round.index + 1) % every == 0)
 
     def measure(
-        self,
-        parts: Parts,
-        executor: Executor,
-        round: Round,
-        server: ServerState,
-        attempt: Attempt,
-        recorders: Sequence[Recorder],
+        self, player: Player, round: Round, server: ServerState, attempt: Attempt
     ) -> Measured:
         """Run every evaluator on the model as it stands after a round."""
-        result = Measured()
+        result, parts, recorders = Measured(), player.parts, player.recorders
         if parts.method.model(server) is not None:
-            result.metrics.update(self._on_server(parts, round, server))
-        self._on_clients(parts, executor, round, server, attempt, recorders, result)
+            result.metrics.update(self._on_server(player, round, server))
+        self._on_clients(player, round, server, attempt, result)
         for name, program in parts.programs.items():
-            if not parts.due(name, round):
-                continue
-            self._federated(
-                name, program, parts, executor, round, server, attempt, recorders, result
-            )
+            if parts.due(name, round):
+                self._federated(name, program, player, round, server, attempt, result)
         if self.settings.targets and self.settings.metric not in result.metrics:
             known = ", ".join(result.metrics)
-            note = f"evaluate.metric = {self.settings.metric!r} is not measured; there are: {known}"
-            for record in recorders:
-                record(NoteEvent(note))
+            recorders.note(
+                f"evaluate.metric = {self.settings.metric!r} is not measured; there are: {known}"
+            )
         for name, value in list(result.metrics.items()):
             if not math.isfinite(value):
                 del result.metrics[name]
-                for record in recorders:
-                    record(NoteEvent(f"round {round.index + 1}: {name} is {value}, left out"))
+                recorders.note(f"round {round.index + 1}: {name} is {value}, left out")
         for name, evaluator in parts.evaluators.items():
             if name not in self.warned and (text := evaluator.warning(result.metrics)):
                 self.warned.add(name)
-                for record in recorders:
-                    record(NoteEvent(f"round {round.index + 1}: {text}"))
+                recorders.note(f"round {round.index + 1}: {text}")
         return result
 
-    def _on_server(self, parts: Parts, round: Round, server: ServerState) -> Mapping[str, float]:
+    def _on_server(self, player: Player, round: Round, server: ServerState) -> Mapping[str, float]:
+        parts = player.parts
         chosen = [
-            one
-            for name, one in parts.evaluators.items()
-            if one.where == "server" and parts.due(name, round)
+            evaluator
+            for name, evaluator in parts.evaluators.items()
+            if evaluator.where == "server" and parts.due(name, round)
         ]
         if not chosen:
             return {}
-        ctx = _server_context(parts, round, METHOD)
-        net = ctx.frozen(parts.global_model(server))
+        net = parts.nets(METHOD).frozen_on_server("model", parts.global_model(server))
         seed = seeds.derive(parts.spec.seed, "evaluate")
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         with seeds.scoped(round.torch_seed()):
             for evaluator in chosen:
-                found.update(evaluator(net, self.data, seed))
+                metrics.update(evaluator(net, self.data, seed))
             if self.holdout is not None:
                 for evaluator in chosen:
                     apart = evaluator(net, self.holdout, seed)
-                    found.update({f"holdout_{name}": value for name, value in apart.items()})
+                    metrics.update({f"holdout_{name}": value for name, value in apart.items()})
         parts.nets(METHOD).release()
-        return found
+        return metrics
 
     def _on_clients(
         self,
-        parts: Parts,
-        executor: Executor,
+        player: Player,
         round: Round,
         server: ServerState,
         attempt: Attempt,
-        recorders: Sequence[Recorder],
         result: Measured,
     ) -> None:
-        alone = parts.method.model(server) is None
+        parts, alone = player.parts, player.parts.method.model(server) is None
         chosen = {
-            name: one
-            for name, one in parts.evaluators.items()
-            if (alone or one.where == "client") and parts.due(name, round)
+            name: evaluator
+            for name, evaluator in parts.evaluators.items()
+            if (alone or evaluator.where == "client") and parts.due(name, round)
         }
-        asked = [info for info in executor.clients() if alone or info.tests > 0]
+        asked = [info for info in player.executor.clients() if alone or info.tests > 0]
         if not chosen or not asked:
             return
-        down = evaluation_payload(parts, server, round)
-        tasks = [Task("evaluate", c, round, down, attempt=attempt) for c in _largest_first(asked)]
-        found: dict[str, dict[ClientId, dict[str, float]]] = {name: {} for name in chosen}
-        for reply in _answers(executor, tasks, recorders, result):
+        down, clients = evaluation_payload(parts, server, round), largest_first(asked)
+        scores: dict[str, dict[ClientId, dict[str, float]]] = {name: {} for name in chosen}
+        for reply in _answers(player, clients, down, round, attempt, result):
             for key, value in reply.metrics.items():
                 name, _, metric = key.partition("/")
-                found[name].setdefault(reply.client, {})[metric] = value
+                scores[name].setdefault(reply.client, {})[metric] = value
         for name, evaluator in chosen.items():
-            if found[name]:
-                in_order = dict(sorted(found[name].items()))
+            if scores[name]:
+                in_order = dict(sorted(scores[name].items()))
                 over = evaluator.summarise if evaluator.where == "client" else _over_models
                 result.metrics.update(over(in_order))
 
@@ -146,110 +123,79 @@ class Evaluation:
         self,
         name: str,
         program: FederatedEvaluator,
-        parts: Parts,
-        executor: Executor,
+        player: Player,
         round: Round,
         server: ServerState,
         attempt: Attempt,
-        recorders: Sequence[Recorder],
         result: Measured,
     ) -> None:
-        """Drive an evaluator that is a federated program through its own rounds."""
-        seed = seeds.derive(parts.spec.seed, f"program/{name}", round.index)
-        clients = executor.clients()
-        invited, weights = _largest_first(clients), parts.method.model(server)
+        """Play the rounds of an evaluator that is a federated program."""
+        parts, clients = player.parts, player.executor.clients()
+        invited, weights = largest_first(clients), parts.method.model(server)
         if program.has_begin():
             down = Bundle({"evaluated": weights}) if weights is not None else Bundle()
             if program.own_models or weights is None:
                 down = evaluation_payload(parts, server, round)
-            asked = [
-                Task("evaluate", client, round, down, program=name, attempt=attempt)
-                for client in invited
-            ]
-            invited = [reply.client for reply in _answers(executor, asked, recorders, result)]
+            began = _answers(player, invited, down, round, attempt, result, name)
+            invited = [reply.client for reply in began]
         else:
             weights = parts.global_model(server)
         state = program.start(parts.nets(name), weights or {})
-        stage = Stage(name, program.rounds, cohort="all")
-        inner = round
-        for step in range(program.rounds):
-            inner = Round(step, program.rounds, stage.name, step, stage.rounds, len(clients), seed)
-            ctx = _server_context(parts, inner, name)
-            down = program.broadcast(state, inner)
-            tally = Tally(inner, invited, {}, ())
-            owns = {client: program.address(state, inner, client) for client in tally.asked}
-            tasks = (
-                Task("update", client, inner, down, own, program=name, attempt=attempt)
-                for client, own in owns.items()
-            )
-            with seeds.scoped(inner.torch_seed()):
-                replies = tally.valid_replies(executor.run(tasks), down, program.reduce)
-                with suppress(NoReplies):
-                    state = program.server_update(ctx, state, replies)
-                for _ in replies:
-                    pass
-            for own in owns.values():
-                tally.count_own(own)
-            result.bytes_up += tally.bytes_up
-            result.bytes_down += tally.bytes_down
-            if not tally.valid:
-                raise RunFailed(f"the evaluator {name!r} got no answer: {tally.first_problem()}")
-        with seeds.scoped(inner.torch_seed()):
-            result.metrics.update(program.finish(_server_context(parts, inner, name), state))
+        seed = seeds.derive(parts.spec.seed, f"program/{name}", round.index)
+        cohort, inside = Invited(tuple(invited)), player.for_evaluators()
+        for stage, step in plan_rounds(parts.stages(name), len(clients), seed):
+            played = inside.round(name, stage, step, state, cohort, attempt)
+            result.bytes_up += played.replies.bytes_up
+            result.bytes_down += played.replies.bytes_down
+            if played.server is None or not played.replies.valid:
+                problem = played.replies.first_problem()
+                raise RunFailed(f"the evaluator {name!r} got no answer: {problem}")
+            state = played.server
+        with seeds.scoped(step.torch_seed()):
+            result.metrics.update(program.finish(inside.context(name, stage, step), state))
         parts.nets(name).release()
 
 
 def _answers(
-    executor: Executor, tasks: Sequence[Task], recorders: Sequence[Recorder], result: Measured
+    player: Player,
+    clients: Sequence[ClientId],
+    down: Payload,
+    round: Round,
+    attempt: Attempt,
+    result: Measured,
+    program: str = METHOD,
 ) -> Iterator[Reply]:
-    """The replies of clients that could be evaluated; the others leave a note."""
-    size = tasks[0].down.nbytes() if tasks else 0
-    for done, reply in enumerate(executor.run(tasks), start=1):
-        result.bytes_down += size
+    """Pass on the replies of clients that could be evaluated; the others leave a note."""
+    replies = player.ask("evaluate", clients, down, round, attempt, program)
+    for done, reply in enumerate(replies, start=1):
+        result.bytes_down += down.nbytes()
         if reply.error is not None:
             if reply.error.kind == "disk":
                 raise CheckpointError(reply.error.reason)
-            note = f"client {reply.client} was not evaluated: {reply.error.reason}"
-            for record in recorders:
-                record(NoteEvent(note, {"trace": reply.error.trace}))
+            text = f"client {reply.client} was not evaluated: {reply.error.reason}"
+            player.recorders.note(text, trace=reply.error.trace)
             continue
         yield reply
-        round = tasks[done - 1].round
-        event = ClientEvent(round.index, round.total, done, len(tasks), "testing")
-        for record in recorders:
-            record(event)
+        event = ClientEvent(round.index, round.total, done, len(clients), "testing")
+        player.recorders.emit(event)
 
 
 def evaluation_payload(parts: Parts, server: ServerState, round: Round) -> Payload:
     """What a client needs to be evaluated: the model under test, and what `personal` reads."""
     evaluated = parts.method.model(server)
-    if not parts.method.has_personal():
+    if not parts.method.has("personal"):
         return Bundle({"evaluated": parts.global_model(server)})
-    down = parts.method.broadcast(server, round)
+    stage = parts.stage(METHOD, round.stage)
+    assert stage.broadcast  # every method has one
+    down = stage.broadcast(server, round)
     return down if evaluated is None else down.replace(evaluated=evaluated)
 
 
-def _over_models(found: Mapping[ClientId, Mapping[str, float]]) -> dict[str, float]:
+def _over_models(scores: Mapping[ClientId, Mapping[str, float]]) -> dict[str, float]:
     """Where clients have only models of their own: the mean and spread over these models."""
     summary: dict[str, float] = {}
-    for metric in next(iter(found.values())):
-        values = [metrics[metric] for metrics in found.values()]
+    for metric in next(iter(scores.values())):
+        values = [metrics[metric] for metrics in scores.values()]
         summary[metric] = statistics.fmean(values)
         summary[f"{metric}_std"] = statistics.pstdev(values)
     return summary
-
-
-def _largest_first(clients: Sequence[ClientInfo]) -> list[ClientId]:
-    return [info.id for info in sorted(clients, key=lambda info: (-info.examples, info.id))]
-
-
-def _server_context(parts: Parts, round: Round, program: str) -> ServerContext:
-    return ServerContext(
-        round=round,
-        objective=parts.objective,
-        local=parts.local,
-        nets=parts.nets(program),
-        rules=parts.program(program).reduce,
-        optimizer=ServerSettings(),
-        spool=parts.spool(program),
-    )

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,22 @@ class NoteEvent:
 
 Event = StartEvent | RoundEvent | ClientEvent | NoteEvent
 Recorder = Callable[[Event], None]
+
+
+class Recorders:
+    """Everyone who listens to a run."""
+
+    def __init__(self, recorders: Iterable[Recorder] = ()) -> None:
+        self._recorders = tuple(recorders)
+
+    def emit(self, event: Event) -> None:
+        """Tell every recorder of an event."""
+        for record in self._recorders:
+            record(event)
+
+    def note(self, text: str, **details: Any) -> None:
+        """Tell every recorder what the user should know now."""
+        self.emit(NoteEvent(text, details))
 
 
 class MetricsFile:

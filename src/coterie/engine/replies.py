@@ -1,15 +1,17 @@
-"""The account of one round: who answered, what it came to, what it cost."""
+"""The replies of one round: who answered, which replies are valid, what they measured and cost."""
 
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from coterie.core.bundle import Payload
 from coterie.core.errors import CheckpointError
 from coterie.core.task import ClientId, Reply, Round
-from coterie.engine.record import ClientEvent, NoteEvent, Recorder
+from coterie.engine.cohort import Invited
+from coterie.engine.record import ClientEvent, Recorders
 from coterie.kit.aggregate import Screen
+from coterie.kit.rules import Rule
 
 _LOST = {
     "before": "dropped before the round",
@@ -17,45 +19,44 @@ _LOST = {
 }
 
 
-def combined(states: Mapping[ClientId, tuple[int, str]]) -> str:
-    """One digest for the states of all clients."""
+def combine_digests(states: Mapping[ClientId, tuple[int, str]]) -> str:
+    """One digest for the saved states of all clients."""
     return hashlib.sha256(json.dumps(sorted(states.items())).encode()).hexdigest()
 
 
-class Tally:
-    """Screens the replies of a round and adds up what the event will say."""
+class Replies:
+    """Screens the replies of a round and adds up what its event will say."""
 
-    def __init__(
-        self,
-        round: Round,
-        invited: Sequence[ClientId],
-        dropped: Mapping[ClientId, str],
-        recorders: Sequence[Recorder],
-    ) -> None:
+    def __init__(self, round: Round, invited: Invited, recorders: Recorders) -> None:
         self.round, self.recorders = round, recorders
-        self._dropped = dropped
-        self.asked = [client for client in invited if dropped.get(client) != "before"]
-        self.lost = {str(c): _LOST[when] for c, when in dropped.items() if when == "before"}
+        self._dropped, self.asked = invited.lost, invited.asked
+        self.lost = {str(c): _LOST[when] for c, when in invited.lost.items() if when == "before"}
         self.rejected: dict[str, str] = {}
         self.valid: list[ClientId] = []
         self.states: dict[ClientId, tuple[int, str]] = {}
         self.server_metrics: dict[str, float] = {}
         self.trouble = "nobody was invited"  # why there is no new state, if clients are not why
+        self.seconds: dict[ClientId, float] = {}  # of every client that answered
         self.bytes_up = 0
         self._bytes_broadcast = self._bytes_own = 0
         self._diverged = 0
         self._sums: dict[str, tuple[float, int]] = {}  # name -> weighted sum, samples behind it
 
-    def valid_replies(
-        self, replies: Iterator[Reply], down: Payload, rules: Mapping[str, str]
+    def screen(
+        self, replies: Iterator[Reply], down: Payload, rules: Mapping[str, Rule]
     ) -> Iterator[Reply]:
-        """The replies that may be aggregated; the others leave their reason."""
+        """Pass on the replies that may be aggregated; the others leave their reason."""
         screen, size = Screen(down, rules), down.nbytes()
+        return self._screened(replies, screen, size)
+
+    def _screened(self, replies: Iterator[Reply], screen: Screen, size: int) -> Iterator[Reply]:
         for done, reply in enumerate(replies, start=1):
             self._bytes_broadcast += size
             if self._keep(reply, screen):
                 yield reply
-            self._emit(ClientEvent(self.round.index, self.round.total, done, len(self.asked)))
+            self.recorders.emit(
+                ClientEvent(self.round.index, self.round.total, done, len(self.asked))
+            )
 
     def count_own(self, own: Payload | None) -> None:
         """Count what is sent to one client alone; called where tasks are made, one at a time."""
@@ -68,17 +69,18 @@ class Tally:
 
     def _keep(self, reply: Reply, screen: Screen) -> bool:
         client = str(reply.client)
+        self.seconds[reply.client] = reply.seconds
         if reply.state:
             self.states[reply.client] = (self.round.index, reply.state)
         if reply.error is not None:
             if reply.error.kind == "disk":
                 raise CheckpointError(reply.error.reason)
-            words = f"{reply.error.kind}: {reply.error.reason}"
+            reason = f"{reply.error.kind}: {reply.error.reason}"
             away = reply.error.kind in ("lost", "late", "skipped")
-            (self.lost if away else self.rejected)[client] = words
+            (self.lost if away else self.rejected)[client] = reason
             self._diverged += reply.error.kind == "diverged"
             if reply.error.trace:
-                self._emit(NoteEvent(f"client {client} {words}", {"trace": reply.error.trace}))
+                self.recorders.note(f"client {client} {reason}", trace=reply.error.trace)
             return False
         if self._dropped.get(reply.client) == "after":
             self.lost[client] = _LOST["after"]
@@ -111,9 +113,5 @@ class Tally:
         return next((f"client {c}: {why}" for c, why in reasons.items()), self.trouble)
 
     def note(self, text: str) -> None:
-        """Tell whoever listens."""
-        self._emit(NoteEvent(f"round {self.round.index + 1}: {text}"))
-
-    def _emit(self, event: ClientEvent | NoteEvent) -> None:
-        for record in self.recorders:
-            record(event)
+        """Tell the user something of this round."""
+        self.recorders.note(f"round {self.round.index + 1}: {text}")

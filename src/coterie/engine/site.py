@@ -18,14 +18,14 @@ from coterie.core import seeds
 from coterie.core.bundle import Bundle, ClientState, Tensors
 from coterie.core.errors import CheckpointError, Diverged
 from coterie.core.files import replace_durably
-from coterie.core.task import METHOD, ClientId, ClientInfo, Failure, Reply, Task
+from coterie.core.task import METHOD, ClientId, Failure, Reply, Task
 from coterie.data.batches import DataShard
 from coterie.data.datasets import open_cached
 from coterie.data.partition import Partition
 from coterie.engine.client_states import StateStore
+from coterie.engine.play import is_finite
 from coterie.engine.spec import Parts, Spec
 from coterie.kit.context import ClientContext
-from coterie.kit.local import all_finite
 
 _FEWEST = 2  # samples that a client needs to train: losses are defined on two or more
 _KEPT = "site:"  # groups of a saved state that the site lays back into networks
@@ -39,21 +39,9 @@ class Site:
     def __init__(self, spec: Spec, partition: Partition) -> None:
         self.spec, self.partition, self.parts = spec, partition, Parts(spec)
         self.dataset = open_cached(Path(spec.data))
-        if self.parts.method.unit_images:
+        if self.parts.nets(METHOD)["model"].unit_images:
             self.dataset = self.dataset.in_units()
         self._attempt = 0
-
-    def clients(self) -> list[ClientInfo]:
-        """Everyone whose data is here."""
-        return [
-            ClientInfo(
-                client,
-                name,
-                len(self.partition.train[client]),
-                len(self.partition.test.get(client, ())),
-            )
-            for client, name in zip(self.partition.clients, self.partition.names, strict=True)
-        ]
 
     def run(self, task: Task) -> Reply:
         """Answer a task; whatever goes wrong on the client is in the reply."""
@@ -81,11 +69,10 @@ class Site:
 
     def _answer(self, task: Task, shard: DataShard, start: float) -> Reply:
         store = self._store(task)
-        # an evaluation stands after its round, an update before
+        # an evaluation may read the state saved in this round; an update may not
         saved = store.load(task.client, task.round.index + (task.op != "update"))
         state, kept = _unpack(saved)
         ctx = self._context(task, shard, kept)
-        method = self.parts.program(_program(task))
         if task.op != "update":
             metrics = self._inspect(task, ctx, state)
             return Reply(
@@ -94,10 +81,12 @@ class Site:
                 metrics=metrics,
                 seconds=time.perf_counter() - start,
             )
-        up, state = method.client_update(ctx, task.down, state)
+        stage = self.parts.stage(task.program, task.round.stage)
+        assert stage.client  # a stage in which clients are asked has one
+        up, state = stage.client(ctx, task.down, state)
         packed = _pack(state, ctx.keeps)
         for what, bundle in (("upload", up), ("state", packed)):
-            if not all_finite(t for group in bundle.tensors.values() for t in group.values()):
+            if not is_finite(bundle):
                 raise Diverged(f"its {what} is not finite")
         metrics = {name: float(value) for name, value in ctx.metrics.items()}
         digest = ""

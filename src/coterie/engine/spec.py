@@ -1,4 +1,4 @@
-"""What a site and the server are both built from, as plain data that can cross a process border."""
+"""What sites and the server are built from, as plain data that can cross a process border."""
 
 import json
 from collections.abc import Mapping
@@ -11,12 +11,13 @@ from coterie.core.bundle import ServerState, Tensors
 from coterie.core.errors import ConfigError
 from coterie.core.registry import Component
 from coterie.core.settings import Local, NetSettings
-from coterie.core.task import ClientId, Round
-from coterie.kit.builder import Make
+from coterie.core.task import METHOD, ClientId, Round
+from coterie.kit.builder import Builder
 from coterie.kit.evaluator import Evaluator
 from coterie.kit.method import FederatedEvaluator, Method
 from coterie.kit.networks import Nets
 from coterie.kit.objective import Objective
+from coterie.kit.stages import Stage, resolve
 from coterie.nets.heads import Network
 
 
@@ -35,16 +36,17 @@ class Spec:
     objective: Component
     evaluators: Mapping[str, Component]
     folder: str  # the run directory: client states, spooled arrays, personal models
+    rounds: int = 1  # of training: the stages of the method follow from it
     device: str = "cpu"
     last: tuple[str, ...] = ()  # evaluators that wait for the last round
 
     def to_json(self) -> str:
-        """The JSON text."""
+        """Write the spec as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Spec":
-        """The spec again."""
+        """Parse what `to_json` wrote."""
         values: dict[str, Any] = json.loads(text)
         build = {"net": Component("coterie.core.settings:NetSettings", values["net"]).build()}
         build["local"] = Component("coterie.core.settings:Local", values["local"]).build()
@@ -71,6 +73,7 @@ class Parts:
             name: one for name, one in built.items() if isinstance(one, FederatedEvaluator)
         }
         self._nets: dict[str, Nets] = {}
+        self._stages: dict[str, tuple[Stage, ...]] = {}
 
     def due(self, name: str, round: Round) -> bool:
         """Whether an evaluator takes part in the evaluation after a round."""
@@ -79,6 +82,23 @@ class Parts:
     def program(self, name: str) -> Method:
         """The method of a task: the run's, or a federated evaluator."""
         return self.programs.get(name, self.method)
+
+    def start(self) -> ServerState:
+        """The server's state before the first round."""
+        with seeds.scoped(seeds.torch_seed(self.spec.seed, "start", 0)):
+            return self.method.init(self.nets(METHOD))
+
+    def stages(self, program: str) -> tuple[Stage, ...]:
+        """The stages of a program, resolved once."""
+        if program not in self._stages:
+            evaluator = self.programs.get(program)
+            rounds = self.spec.rounds if evaluator is None else evaluator.rounds
+            self._stages[program] = resolve(self.program(program), rounds)
+        return self._stages[program]
+
+    def stage(self, program: str, name: str) -> Stage:
+        """The stage of a program by the name that travels with a task."""
+        return next(stage for stage in self.stages(program) if stage.name == name)
 
     def global_model(self, server: ServerState) -> Tensors:
         """The global model, where the method has one."""
@@ -97,7 +117,6 @@ class Parts:
                 self._build(self.program(program), seeds.torch_seed(self.spec.seed, "init", 0)),
                 private=self.objective.private,
                 local_buffers=self.spec.net.bn_buffers == "local",
-                central=self._builder(self.program(program)).central,
                 device=self.spec.device,
                 native=self.spec.net.kernel == "native",
             )
@@ -116,9 +135,9 @@ class Parts:
     def _build(self, method: Method, seed: int) -> dict[str, Network]:
         spec = self.spec
         with seeds.scoped(seed):
-            make = Make(self.objective, spec.net, spec.shape, spec.classes)
-            return self._builder(method).nets(make)
+            build = Builder(self.objective, spec.net, spec.shape, spec.classes)
+            return self._owner(method).nets(build)
 
-    def _builder(self, method: Method) -> Method:
+    def _owner(self, method: Method) -> Method:
         """Whose networks a program has: an evaluator without any takes those it evaluates."""
         return method if type(method).nets is not Method.nets else self.method

@@ -28,6 +28,7 @@ from coterie.evaluate.shared.program import encoded
 from coterie.kit.context import ClientContext, ServerContext, Shard
 from coterie.kit.method import FederatedEvaluator
 from coterie.kit.networks import Frozen, Nets
+from coterie.kit.rules import Sum
 
 VIRTUAL = 200  # features drawn of every class
 _RIDGE = 1e-6  # added to the variances
@@ -41,7 +42,7 @@ class CCVR(FederatedEvaluator):
 
     rounds: int = 2  # moments, then tests
 
-    reduce: ClassVar = {"moments": "sum", "found": "sum"}  # each is empty in the other's round
+    reduce: ClassVar = {"moments": Sum(), "found": Sum()}  # each is empty in the other's round
 
     def begin(self, net: Frozen, data: Shard) -> ClientState:
         """The features of the training and test samples."""

@@ -14,7 +14,7 @@ class Serial:
 
     def clients(self) -> Sequence[ClientInfo]:
         """Everyone on the site."""
-        return self._site.clients()
+        return self._site.partition.client_infos()
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Reply]:
         """Answer the tasks in order."""

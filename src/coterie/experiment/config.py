@@ -203,7 +203,7 @@ def resolve(tables: Tables, overrides: Tables | None = None, name: str = "custom
     """Merge, fill in defaults, validate every table, then check the tables against each other."""
     for table in (*tables, *(overrides or {})):
         _check_table(table)
-    tables, overrides = _spelled_out(tables, overrides or {})
+    overrides = overrides or {}
     built: dict[str, Any] = {}
     resolved: Tables = {}
     for table in _TABLES:
@@ -223,38 +223,6 @@ def resolve(tables: Tables, overrides: Tables | None = None, name: str = "custom
     config = Config(name, resolved, **built, evaluators=_evaluators(built["evaluate"]))
     _check_together(config)
     return config
-
-
-def _spelled_out(*layers: Tables) -> tuple[Tables, ...]:
-    """File and overrides, with aliases of the chosen method (`Method.aliases`) put in their place.
-
-    Aliases in a file are those of the method that it names itself.
-    """
-    named = [layer.get("method", {}).get("name") for layer in layers]
-    choice = next(filter(None, reversed(named)), _DEFAULT_CHOICE["method"])
-    if not isinstance(choice, str):
-        return layers
-    aliases: Mapping[str, str] = _class("method", choice).aliases
-    return tuple(
-        _moved(layer, aliases) if name in (None, choice) else layer
-        for layer, name in zip(layers, named, strict=True)
-    )
-
-
-def _moved(tables: Tables, aliases: Mapping[str, str]) -> Tables:
-    """Tables in which what is given by an alias stands where it belongs."""
-    given = {key: value for key, value in tables.get("method", {}).items() if key in aliases}
-    for alias, value in given.items():
-        table, _, key = aliases[alias].partition(".")
-        there = tables.get(table, {})
-        if there.get(key, value) != value:
-            raise ConfigError(
-                f"method.{alias} = {value!r} and {table}.{key} = {there[key]!r} are one setting "
-                "under two names: give one of them"
-            )
-        left = {k: v for k, v in tables["method"].items() if k != alias}
-        tables = {**tables, "method": left, table: {**there, key: value}}
-    return tables
 
 
 def _choose(table: str, base: Mapping[str, Any], over: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -291,7 +259,7 @@ def _class(table: str, choice: str) -> Any:
 def validated(table: str, owner: str, kind: Any, values: Mapping[str, Any]) -> Any:
     """The dataclass of a table; `owner` is who is said to take its keys."""
     back = {new: old for old, new in _SPELLING.items()}
-    known = [*(back.get(f.name, f.name) for f in fields(kind)), *getattr(kind, "aliases", ())]
+    known = [back.get(f.name, f.name) for f in fields(kind)]
     for key in values:
         if back.get(key, key) not in known:
             hint = registry.nearest(key, [*known, *filter(None, [_CHOSEN.get(table)])])

@@ -21,8 +21,11 @@ from coterie.data.heterogeneity import measures
 from coterie.data.partition import Partition
 from coterie.data.sources.arrays import arrange
 from coterie.data.subset import select, set_aside
+from coterie.engine.cohort import count_asked, count_invited
 from coterie.engine.evaluation import Evaluation
 from coterie.engine.loop import Plan
+from coterie.engine.play import Player
+from coterie.engine.record import Recorders
 from coterie.engine.site import Site
 from coterie.engine.spec import Parts, Spec
 from coterie.engine.tensorboard import check_installed
@@ -30,6 +33,7 @@ from coterie.executors.processes import Processes
 from coterie.executors.serial import Serial
 from coterie.experiment.config import GIVEN, Config
 from coterie.native.library import loaded
+from coterie.nets.heads import Network
 
 Given = tuple[Dataset, Partition]
 _SITES = (GIVEN, "sites")  # data.name of data that are not Coterie's to put together
@@ -87,9 +91,6 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
     dataset, shares, held = _given(config, given) if given else _data(config)
     _check_augment(config.data.augment, dataset)
     config.objective.check(tuple(dataset.shape))
-    if config.method.unit_images:
-        _check_units(config, dataset)
-        dataset = dataset.in_units()
     if config.method.pooled:
         shares = shares.pooled()
     spec = Spec(
@@ -104,10 +105,15 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
         objective=Component.of(config.objective),
         evaluators={name: Component.of(one) for name, one in config.evaluators.items()},
         folder=str(folder.absolute()),
+        rounds=config.run.rounds,
         device=device,
         last=config.evaluate.last,
     )
-    experiment = Experiment(config, dataset, shares, spec, Parts(spec), held)
+    parts = Parts(spec)
+    if _build_model(parts).unit_images:
+        _check_units(config, dataset)
+        dataset = dataset.in_units()
+    experiment = Experiment(config, dataset, shares, spec, parts, held)
     _check_heads(experiment)
     _check_pools(experiment)
     _check_cohort(experiment)
@@ -137,9 +143,7 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
         drawn = seeds.generator(0, "holdout-order").permutation(experiment.held)
         holdout = DataShard(mirrored, train, drawn, device=device, in_lanes=lanes)
     return Plan(
-        rounds=config.run.rounds,
         cohort=config.cohort,
-        server=config.server,
         checkpoint=config.checkpoint,
         evaluation=Evaluation(config.evaluate, everything, holdout),
         folder=folder,
@@ -149,11 +153,9 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
 
 def make_executor(experiment: Experiment) -> Executor:
     """Where the tasks will run."""
-    settings = experiment.config.executor
-    site = Site(experiment.spec, experiment.partition)
+    settings, clients = experiment.config.executor, experiment.partition.client_infos()
     if settings.kind == "serial":
-        return Serial(site)
-    clients = site.clients()
+        return Serial(Site(experiment.spec, experiment.partition))
     workers = settings.workers or exact.cores()
     return Processes(
         experiment.spec,
@@ -163,6 +165,12 @@ def make_executor(experiment: Experiment) -> Executor:
         devices=[_device("executor.devices", name) for name in settings.devices],
         timeout=settings.timeout,
     )
+
+
+def make_player(experiment: Experiment) -> Player:
+    """A silent player in this process, for trials outside of a run."""
+    serial = Serial(Site(experiment.spec, experiment.partition))
+    return Player(experiment.parts, serial, Recorders(), experiment.config.server)
 
 
 def given_data(
@@ -269,13 +277,18 @@ def _check_units(config: Config, dataset: Dataset) -> None:
             )
 
 
-def _check_heads(experiment: Experiment) -> None:
-    """Build the networks, and see that evaluators find the heads they need."""
+def _build_model(parts: Parts) -> Network:
+    """Build the networks; those that memory does not hold are a matter of the configuration."""
     try:
-        net = experiment.parts.nets(METHOD)["model"]
+        return parts.nets(METHOD)["model"]
     except (RuntimeError, MemoryError) as error:
         said = str(error).splitlines()[0]
         raise ConfigError(f"the network of [net] cannot be built: {said}") from error
+
+
+def _check_heads(experiment: Experiment) -> None:
+    """See that evaluators find the heads they need."""
+    net = experiment.parts.nets(METHOD)["model"]
     for name, evaluator in experiment.parts.evaluators.items():
         for head in evaluator.needs:
             if getattr(net, head) is None:
@@ -298,19 +311,18 @@ def _check_pools(experiment: Experiment) -> None:
 
 def _check_cohort(experiment: Experiment) -> None:
     cohort, clients = experiment.config.cohort, len(experiment.partition.clients)
-    invited = max(1, int(clients * cohort.fraction + 1e-9))
-    if cohort.min_clients > invited:
-        raise ConfigError(
-            f"cohort.min_clients = {cohort.min_clients}, but a round invites {invited} of "
-            f"{clients} clients: raise cohort.fraction (now {cohort.fraction:g}) or lower it"
-        )
-    for stage in experiment.config.method.stages(experiment.config.run.rounds):
-        asked = {"sample": invited, "all": clients, "none": 0}[stage.cohort]
-        left = asked - int(asked * stage.drop + 1e-9)
-        if asked and stage.quorum > left:
+    for stage in experiment.parts.stages(METHOD):
+        invited = count_invited(clients, stage, cohort.fraction)
+        if stage.cohort == "sample" and cohort.min_clients > invited:
             raise ConfigError(
-                f"the stage {stage.name!r} needs answers of {stage.quorum} clients and asks {left} "
-                f"of {clients}: lower the quorum or the drop rate of [method]"
+                f"cohort.min_clients = {cohort.min_clients}, but a round invites {invited} of "
+                f"{clients} clients: raise cohort.fraction (now {cohort.fraction:g}) or lower it"
+            )
+        asked = count_asked(clients, stage, cohort.fraction)
+        if invited and stage.quorum > asked:
+            raise ConfigError(
+                f"the stage {stage.name!r} needs answers of {stage.quorum} clients and asks "
+                f"{asked} of {clients}: lower the quorum or the drop rate of [method]"
             )
 
 
@@ -318,8 +330,7 @@ def _check_record(experiment: Experiment) -> None:
     """See that there is a global model to take an embedding from."""
     if not experiment.config.record.embedding:
         return
-    method = experiment.parts.method
-    if method.model(method.init(experiment.parts.nets(METHOD))) is None:
+    if experiment.parts.method.model(experiment.parts.start()) is None:
         name = experiment.config.tables["method"]["name"]
         raise ConfigError(
             f"record.embedding is of the global model, and method.name = {name!r} has none"

@@ -20,7 +20,8 @@ from coterie.core.task import METHOD
 from coterie.data.batches import DataShard
 from coterie.engine import embedding, rundir
 from coterie.engine.loop import Loop, Plan, Standing
-from coterie.engine.record import NoteEvent, Recorder, RoundEvent
+from coterie.engine.play import Player
+from coterie.engine.record import Recorder, Recorders, RoundEvent
 from coterie.engine.spec import Parts
 from coterie.engine.tensorboard import TensorBoard
 from coterie.experiment import config as configuration
@@ -145,19 +146,19 @@ def _drive(
 ) -> Result:
     rundir.clean(folder)
     _begin(experiment, folder)
-    if experiment.config.record.tensorboard:
-        recorders = [*recorders, TensorBoard(folder)]
+    boards = [TensorBoard(folder)] if experiment.config.record.tensorboard else []
+    everyone = Recorders([*recorders, *boards])
     if experiment.dataset.groups and experiment.config.tables["partition"]["kind"] != "by-group":
-        for record in recorders:
-            record(NoteEvent("the data have clients of their own: partition.kind=by-group"))
+        everyone.note("the data have clients of their own: partition.kind=by-group")
     plan = make_plan(experiment, folder)
-    standing = _standing(plan, allow_inexact, recorders)
+    standing = _standing(plan, allow_inexact, everyone)
     if standing and standing.position.finished and _delivered(experiment, folder, standing):
         return Result(folder, standing.history, experiment)
     try:
         executor = make_executor(experiment)
         try:
-            loop = Loop(plan, experiment.parts, executor, rundir.next_attempt(folder), recorders)
+            player = Player(experiment.parts, executor, everyone, experiment.config.server)
+            loop = Loop(plan, player, rundir.next_attempt(folder))
             standing = loop.run(standing or loop.start())
             _finish(experiment, folder, loop, standing)
         finally:
@@ -187,7 +188,7 @@ def _begin(experiment: Experiment, folder: Path) -> None:
         raise DataError(f"the data of {folder} are not the ones it was started with")
 
 
-def _standing(plan: Plan, allow_inexact: bool, recorders: Sequence[Recorder]) -> Standing | None:
+def _standing(plan: Plan, allow_inexact: bool, recorders: Recorders) -> Standing | None:
     """Where an earlier attempt left the run; what it did not commit is forgotten."""
     store, metrics = plan.checkpoints(), plan.metrics()
     found = store.newest()
@@ -197,8 +198,7 @@ def _standing(plan: Plan, allow_inexact: bool, recorders: Sequence[Recorder]) ->
     server, position, complaints = found
     position = replace(position, environment=plan.environment) if allow_inexact else position
     for complaint in complaints:
-        for record in recorders:
-            record(NoteEvent(f"a checkpoint is broken, the one before is used: {complaint}"))
+        recorders.note(f"a checkpoint is broken, the one before is used: {complaint}")
     for name, value in plan.environment.items():
         before = position.environment.get(name, value)  # older checkpoints say less
         if before != value and not allow_inexact:
@@ -217,7 +217,7 @@ def _delivered(experiment: Experiment, folder: Path, standing: Standing) -> bool
     if method.model(standing.server) is not None:
         wanted.append(MODEL)
         wanted += [embedding.EMBEDDING] if experiment.config.record.embedding else []
-    if method.has_personal():
+    if method.has("personal"):
         wanted.append("personal")
     return all((folder / name).exists() for name in wanted)
 
@@ -230,7 +230,7 @@ def _finish(experiment: Experiment, folder: Path, loop: Loop, standing: Standing
         replace_durably(folder / MODEL, save(whole, metadata={"format": "pt"}))
         if experiment.config.record.embedding:
             _embed(experiment, folder, weights)
-    if experiment.parts.method.has_personal():
+    if experiment.parts.method.has("personal"):
         loop.write_personal(standing)
     rundir.clean(folder)
     write_report(folder)
@@ -251,8 +251,7 @@ def _embed(experiment: Experiment, folder: Path, weights: Tensors) -> None:
         for client, some in rows.items()
     }
     nets = experiment.parts.nets(METHOD)
-    net = nets.frozen("model", weights, {})
-    nets.statistics_from_batches(net.net)
+    net = nets.frozen_on_server("model", weights)
     embedding.write(folder / embedding.EMBEDDING, net, shards, rows, dataset.y_train, seed)
     nets.release()
 

@@ -1,1 +1,98 @@
-"""What a method is written with: its interface, the local loop, stock functions, aggregation."""
+"""The front door for writers of methods, objectives and evaluators.
+
+    from coterie.kit import Batch, Bundle, ClientContext, Loss, Method, fields, losses, stock, train
+
+gives the contract, the local loop, and modules of ready-made pieces: `fields` (types of
+hyper-parameters), `losses` and `self_supervised`, `stock` (functions that fill slots), `personal`,
+`prototypes`, `clustering`, `server_training`, `seeds`.
+"""
+
+from coterie.core import fields, seeds
+from coterie.core.batch import Batch
+from coterie.core.bundle import Blob, Bundle, ClientState, Payload, ServerState, Tensors
+from coterie.core.errors import ConfigError, Diverged, NoReplies
+from coterie.core.settings import Local
+from coterie.core.task import ClientId, Reply, Round
+from coterie.data.imbalance import class_imbalance
+from coterie.kit import (
+    clustering,
+    losses,
+    personal,
+    prototypes,
+    self_supervised,
+    server_training,
+    stock,
+)
+from coterie.kit.builder import Builder
+from coterie.kit.context import ClientContext, ServerContext, Shard
+from coterie.kit.evaluator import Evaluator
+from coterie.kit.local import Stepper, parameters, pull_towards, train
+from coterie.kit.method import FederatedEvaluator, Method
+from coterie.kit.networks import Frozen, Nets, References
+from coterie.kit.objective import Loss, Objective, projected
+from coterie.kit.pairs import PairPool, Pairs
+from coterie.kit.rules import Gather, Mean, Rule, Sum
+from coterie.kit.stages import Stage, resolve, split, trim
+from coterie.nets.build import Backbone
+from coterie.nets.heads import Network, Outputs, TargetNetwork, follow, mlp_head, moon_projector
+
+__all__ = [
+    "Backbone",
+    "Batch",
+    "Blob",
+    "Builder",
+    "Bundle",
+    "ClientContext",
+    "ClientId",
+    "ClientState",
+    "ConfigError",
+    "Diverged",
+    "Evaluator",
+    "FederatedEvaluator",
+    "Frozen",
+    "Gather",
+    "Local",
+    "Loss",
+    "Mean",
+    "Method",
+    "Nets",
+    "Network",
+    "NoReplies",
+    "Objective",
+    "Outputs",
+    "PairPool",
+    "Pairs",
+    "Payload",
+    "References",
+    "Reply",
+    "Round",
+    "Rule",
+    "ServerContext",
+    "ServerState",
+    "Shard",
+    "Stage",
+    "Stepper",
+    "Sum",
+    "TargetNetwork",
+    "Tensors",
+    "class_imbalance",
+    "clustering",
+    "fields",
+    "follow",
+    "losses",
+    "mlp_head",
+    "moon_projector",
+    "parameters",
+    "personal",
+    "projected",
+    "prototypes",
+    "pull_towards",
+    "resolve",
+    "seeds",
+    "self_supervised",
+    "server_training",
+    "split",
+    "stock",
+    "train",
+    "trim",
+]

@@ -11,29 +11,14 @@ import torch
 from torch import Tensor
 
 from coterie.core.bundle import Blob, Payload, Scalar, Tensors
-from coterie.core.errors import NoReplies
+from coterie.core.errors import ConfigError, NoReplies
 from coterie.core.task import ClientId, Reply
+from coterie.kit.rules import Gather, Mean, Rule
 
 LARGEST = 1e30  # squares of such entries leave float32: no honest update has them
 _SAMPLES_LIMIT = 2**53  # beyond it float64 weights are no longer exact
 
 Schema = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """How one group is reduced, and which group of the broadcast it must look like."""
-
-    kind: str
-    like: str
-
-    @classmethod
-    def parse(cls, group: str, text: str) -> "Rule":
-        """`"mean"`, `"sum"`, `"gather"`, each with an optional `":group"` behind it."""
-        kind, _, like = text.partition(":")
-        if kind not in ("mean", "sum", "gather"):
-            raise ValueError(f"group {group!r} is reduced by mean, sum or gather, not by {kind!r}")
-        return cls(kind, like or group)
 
 
 def schema(tensors: Tensors) -> Schema:
@@ -44,13 +29,17 @@ def schema(tensors: Tensors) -> Schema:
 class Screen:
     """Decides whether a reply may be reduced; says why not."""
 
-    def __init__(self, down: Payload, rules: Mapping[str, str]) -> None:
-        self._rules = {group: Rule.parse(group, text) for group, text in rules.items()}
-        self._expected: dict[str, Schema] = {
-            group: schema(down[rule.like])
-            for group, rule in self._rules.items()
-            if rule.like in down
-        }
+    def __init__(self, down: Payload, rules: Mapping[str, Rule]) -> None:
+        self._rules = rules
+        self._expected: dict[str, Schema] = {}
+        for group, rule in rules.items():
+            if rule.like and rule.like not in down:
+                raise ConfigError(
+                    f"uploads of the group {group!r} must look like {rule.like!r} of the "
+                    f"broadcast, which has: {', '.join(down.tensors) or 'no group'}"
+                )
+            if (rule.like or group) in down:
+                self._expected[group] = schema(down[rule.like or group])
         self._arrays: Mapping[str, tuple[str, tuple[int, ...]]] | None = None  # dtype, row shape
 
     def problem(self, reply: Reply) -> str | None:
@@ -64,8 +53,8 @@ class Screen:
         for group in self._rules:
             if group not in reply.up:
                 return f"it did not send the group {group!r}"
-            if found := self._unlike(group, reply.up[group]) or _wild(group, reply.up[group]):
-                return found
+            if problem := self._unlike(group, reply.up[group]) or _wild(group, reply.up[group]):
+                return problem
         arrays = {name: (blob.dtype, blob.shape[1:]) for name, blob in reply.up.blobs.items()}
         if self._arrays is not None and arrays != self._arrays:
             return f"its arrays are {arrays}, not {self._arrays}"
@@ -76,16 +65,16 @@ class Screen:
         return None
 
     def _unlike(self, group: str, tensors: Tensors) -> str | None:
-        expected, found = self._expected.get(group), schema(tensors)
-        if expected is None or expected == found:
+        expected, sent = self._expected.get(group), schema(tensors)
+        if expected is None or expected == sent:
             return None
-        for name in sorted(expected.keys() | found.keys()):
-            if name not in found:
+        for name in sorted(expected.keys() | sent.keys()):
+            if name not in sent:
                 return f"group {group!r} misses {name!r}"
             if name not in expected:
                 return f"group {group!r} has an unknown {name!r}"
-            if found[name] != expected[name]:
-                return f"{group}/{name} is {_spell(found[name])}, not {_spell(expected[name])}"
+            if sent[name] != expected[name]:
+                return f"{group}/{name} is {_spell(sent[name])}, not {_spell(expected[name])}"
         return None
 
 
@@ -104,7 +93,7 @@ def _wild(group: str, tensors: Tensors) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """What the replies of a round came to."""
+    """The replies of a round, reduced."""
 
     groups: Mapping[str, Tensors]  # the groups reduced by mean and sum
     gathered: Mapping[str, Mapping[ClientId, Tensors]]
@@ -116,14 +105,13 @@ class Reduced:
         return dict(self.groups[group])
 
 
-def reduce(replies: Iterator[Reply], rules: Mapping[str, str]) -> Reduced:
+def reduce(replies: Iterator[Reply], rules: Mapping[str, Rule]) -> Reduced:
     """One pass over the replies; means are weighted by numbers of samples.
 
     Integer tensors under `mean` (BatchNorm's batch counter) take the largest value.
     """
-    parsed = {group: Rule.parse(group, text) for group, text in rules.items()}
     gathered: dict[str, dict[ClientId, Tensors]] = {
-        group: {} for group, rule in parsed.items() if rule.kind == "gather"
+        group: {} for group, rule in rules.items() if isinstance(rule, Gather)
     }
     sums: dict[str, Tensors] = {}
     dtypes: dict[str, dict[str, torch.dtype]] = {}
@@ -133,20 +121,22 @@ def reduce(replies: Iterator[Reply], rules: Mapping[str, str]) -> Reduced:
     for reply in replies:
         examples[reply.client] = reply.examples
         scalars[reply.client], blobs[reply.client] = reply.up.scalars, reply.up.blobs
-        for group, rule in parsed.items():
+        for group, rule in rules.items():
             tensors = reply.up[group]
-            if rule.kind == "gather":
+            if isinstance(rule, Gather):
                 gathered[group][reply.client] = tensors
                 continue
             dtypes.setdefault(group, {name: t.dtype for name, t in tensors.items()})
-            weight = reply.examples if rule.kind == "mean" else 1
-            _add(sums.setdefault(group, {}), tensors, weight, rule.kind)
+            averaged = isinstance(rule, Mean)
+            _add(sums.setdefault(group, {}), tensors, reply.examples if averaged else 1, averaged)
     if not examples:
         raise NoReplies("no valid reply to reduce")
     total = sum(examples.values())
     groups = {
         group: {
-            name: _settle(value, total if parsed[group].kind == "mean" else 1, dtypes[group][name])
+            name: _settle(
+                value, total if isinstance(rules[group], Mean) else 1, dtypes[group][name]
+            )
             for name, value in tensors.items()
         }
         for group, tensors in sums.items()
@@ -154,14 +144,14 @@ def reduce(replies: Iterator[Reply], rules: Mapping[str, str]) -> Reduced:
     return Reduced(groups, gathered, examples, scalars, blobs)
 
 
-def _add(sums: Tensors, tensors: Tensors, weight: int, kind: str) -> None:
+def _add(sums: Tensors, tensors: Tensors, weight: int, averaged: bool) -> None:
     for name, tensor in tensors.items():
         if tensor.is_floating_point():
             part = tensor.to(torch.float64) * weight
             sums[name] = sums[name].add_(part) if name in sums else part
         elif name not in sums:
             sums[name] = tensor.to(torch.int64)
-        elif kind == "mean":
+        elif averaged:
             sums[name] = torch.maximum(sums[name], tensor.to(torch.int64))
         else:
             sums[name] = sums[name] + tensor

@@ -10,7 +10,7 @@ from coterie.nets.heads import Network
 
 
 @dataclass(frozen=True)
-class Make:
+class Builder:
     """Builds a network for the run's objective; what there is to know of the data beside it."""
 
     objective: Objective

@@ -15,6 +15,7 @@ from coterie.kit import aggregate
 from coterie.kit.aggregate import Reduced
 from coterie.kit.networks import Frozen, Nets, References
 from coterie.kit.objective import Objective
+from coterie.kit.rules import Rule
 from coterie.kit.server_optimizer import step_server
 from coterie.nets.heads import Network
 
@@ -148,7 +149,7 @@ class ServerContext:
         objective: Objective,
         local: Local,
         nets: Nets,
-        rules: Mapping[str, str],
+        rules: Mapping[str, Rule],
         optimizer: ServerSettings,
         spool: Path,
     ) -> None:
@@ -162,16 +163,14 @@ class ServerContext:
 
     def frozen(self, weights: Tensors, key: str = "model") -> Frozen:
         """A reference network; without shared BatchNorm statistics it uses each batch's own."""
-        frozen = self._nets.frozen(key, weights, {})
-        self._nets.statistics_from_batches(frozen.net, key)
-        return frozen
+        return self._nets.frozen_on_server(key, weights)
 
     def weights(self, net: Network, key: str = "model") -> Tensors:
         """Copies of the weights of a network that the server trained."""
         return self._nets.split(key, net)[0]
 
     def reduce(self, replies: Iterator[Reply]) -> Reduced:
-        """Add the replies up by the method's `reduce` rules; raises `NoReplies` over none."""
+        """Reduce the replies by the rules of the stage; raises `NoReplies` if there is none."""
         return aggregate.reduce(replies, self._rules)
 
     def step(self, server: ServerState, averaged: Tensors, key: str = "model") -> ServerState:

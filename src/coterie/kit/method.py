@@ -8,12 +8,15 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
-from coterie.core.task import ClientId, Reply, Round, Stage
+from coterie.core.errors import ConfigError
+from coterie.core.task import ClientId, Reply, Round
+from coterie.kit.rules import Mean, Rule, check_rules
+from coterie.kit.stages import Stage
 from coterie.nets.heads import Network
 
 if TYPE_CHECKING:
     from coterie.core.settings import Local
-    from coterie.kit.builder import Make
+    from coterie.kit.builder import Builder
     from coterie.kit.context import ClientContext, ServerContext, Shard
     from coterie.kit.networks import Frozen, Nets
 
@@ -24,12 +27,8 @@ class Method(ABC):
     objectives: ClassVar[tuple[str, ...] | None] = ("supervised",)
     """The objectives it works with; None: any. Another one is a configuration error."""
 
-    reduce: ClassVar[Mapping[str, str]] = {"model": "mean"}
-    """Every group of an upload, and how it is reduced: `mean`, `sum` or `gather`.
-
-    The group must have the names, shapes and dtypes of the group of that name in the broadcast;
-    `"sum:prototypes"` says that it looks like another group of the broadcast. A group that is like
-    none there must look alike on all clients."""
+    reduce: ClassVar[Mapping[str, Rule]] = {"model": Mean()}
+    """Every group of an upload, and how it is reduced; a stage may say otherwise (`uploads`)."""
 
     leaves: ClassVar[str] = "weights (with BatchNorm statistics, if any) and its number of samples"
     """What a client gives away, in words; shown at the start of a run."""
@@ -37,17 +36,8 @@ class Method(ABC):
     pooled: ClassVar[bool] = False
     """All data are merged into one client before the run (centralised training)."""
 
-    unit_images: ClassVar[bool] = False
-    """Networks see images in [0, 1], without the data set's mean and standard deviation."""
-
-    central: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """By network, the prefixes of names that only the server trains.
-
-    Of these nothing is private to a client, and BatchNorm statistics are the server's own whatever
-    `net.bn_buffers` says."""
-
-    aliases: ClassVar[Mapping[str, str]] = {}
-    """Keys of `[method]` that are other names of keys elsewhere: `{"mine": "objective.name"}`."""
+    def __init_subclass__(cls) -> None:
+        check_rules(cls.reduce, cls.__name__)
 
     @abstractmethod
     def init(self, nets: "Nets") -> ServerState:
@@ -57,17 +47,17 @@ class Method(ABC):
     def broadcast(self, server: ServerState, round: Round) -> Payload:
         """What every client of the round receives."""
 
-    @abstractmethod
     def client_update(
         self, ctx: "ClientContext", down: Payload, state: ClientState | None
     ) -> tuple[Payload, ClientState | None]:
         """Train on one client: what it sends, and what it remembers."""
+        raise ConfigError(f"{type(self).__name__} has no client_update")
 
-    @abstractmethod
     def server_update(
         self, ctx: "ServerContext", server: ServerState, replies: Iterator[Reply]
     ) -> ServerState:
-        """One pass over the valid replies, in cohort order."""
+        """The server's next state, from one pass over the valid replies in cohort order."""
+        raise ConfigError(f"{type(self).__name__} has no server_update")
 
     @abstractmethod
     def model(self, server: ServerState) -> Tensors | None:
@@ -86,13 +76,6 @@ class Method(ABC):
         """The client's own model, made on the client for evaluation; None: the global one."""
         return None
 
-    def uploads(self, stage: str) -> Mapping[str, str]:
-        """The groups that clients send in a stage, with their rules; by default those of `reduce`.
-
-        A stage in which clients send less than in another says so here.
-        """
-        return self.reduce
-
     def check(self, local: "Local") -> None:
         """Raise `ConfigError` where the `[local]` table does not go with this method."""
 
@@ -100,25 +83,26 @@ class Method(ABC):
         """The stretches of the run; `rounds` counts training rounds."""
         return (Stage("train", rounds),)
 
-    def nets(self, make: "Make") -> dict[str, Network]:
-        """The networks it uses; `make()` builds one for the objective.
+    def nets(self, build: "Builder") -> dict[str, Network]:
+        """The networks it uses; `build()` makes one for the objective.
 
         `"model"` is the one that is tested; there may be others that are sent or trained.
         """
-        return {"model": make()}
+        return {"model": build()}
 
     @classmethod
-    def has_personal(cls) -> bool:
-        """Whether clients have models of their own."""
-        return cls.personal is not Method.personal
+    def has(cls, slot: str) -> bool:
+        """Whether the class fills a slot that a method may leave out, such as `personal`."""
+        optional = ("client_update", "server_update", "personal")
+        return slot not in optional or getattr(cls, slot) is not getattr(Method, slot)
 
 
 class FederatedEvaluator(Method):
     """An evaluator that is itself a federated program with rounds of its own.
 
-    The engine drives it over the same executor: `start`, then `rounds` rounds of broadcast,
-    `client_update` and `server_update` with every client, then `finish`. Its clients' states live
-    only as long as one evaluation, and its bytes are reported apart.
+    The engine plays it over the same executor: `start`, then the `rounds` rounds of its one stage
+    with every client, then `finish`. Its clients' states live only as long as one evaluation, and
+    its bytes are reported apart.
     """
 
     where: ClassVar[Literal["federated"]] = "federated"
@@ -149,6 +133,10 @@ class FederatedEvaluator(Method):
     def has_begin(cls) -> bool:
         """Whether clients prepare before the first round."""
         return cls.begin is not FederatedEvaluator.begin
+
+    def stages(self, rounds: int) -> tuple[Stage, ...]:
+        """All clients in every round."""
+        return (Stage("evaluate", rounds, "all"),)
 
     def init(self, nets: "Nets") -> ServerState:
         """The state for the networks' initial weights."""

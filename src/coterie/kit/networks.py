@@ -2,7 +2,7 @@
 
 Some names of a network never leave its client: what the objective calls private, and BatchNorm
 statistics under `net.bn_buffers = "local"`. Everybody else sees only the shared names. Names that
-only the server trains (`central`) are never kept.
+only the server trains (`Network.central`) are never kept.
 """
 
 import copy
@@ -115,12 +115,11 @@ class Nets(Mapping[str, Network]):
         *,
         private: tuple[str, ...] = (),
         local_buffers: bool = False,
-        central: Mapping[str, tuple[str, ...]] | None = None,
         device: str = "cpu",
         native: bool = False,
     ) -> None:
         self.native = native
-        self._central = dict(central or {})
+        self._central = {key: net.central for key, net in initial.items()}
         self._initial = {key: net.eval() for key, net in initial.items()}
         self._start = {key: _copies(net) for key, net in initial.items()}
         self._trained = {
@@ -132,7 +131,7 @@ class Nets(Mapping[str, Network]):
                 name
                 for name in net.state_dict()
                 if name.startswith(private) or (local_buffers and name in batch_norm_buffers(net))
-                if not name.startswith(self._central.get(key, ()))
+                if not name.startswith(net.central)
             )
             for key, net in initial.items()
         }
@@ -214,14 +213,20 @@ class Nets(Mapping[str, Network]):
             raise KeyError(f"the weights for network {key!r} {problem}")
         net.load_state_dict({**start, **kept, **weights})
 
-    def statistics_from_batches(self, net: nn.Module, key: str = "model") -> None:
-        """Let BatchNorm use each batch's own statistics, where no shared ones exist."""
+    def frozen_on_server(self, key: str, weights: Tensors) -> Frozen:
+        """A reference network for the server.
+
+        Where BatchNorm statistics stay with the clients, it uses each batch's own.
+        """
+        frozen = self.frozen(key, weights, {})
         if self.local_buffers:
-            central = self._central.get(key, ())
-            for path, module in net.named_modules():
-                if isinstance(module, BATCH_NORMS) and not f"{path}.".startswith(central):
+            for path, module in frozen.net.named_modules():
+                if isinstance(module, BATCH_NORMS) and not f"{path}.".startswith(
+                    self._central[key]
+                ):
                     module.train()
                     module.momentum = 0.0
+        return frozen
 
 
 def _copies(net: nn.Module) -> Tensors:

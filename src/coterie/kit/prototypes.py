@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from coterie.core.batch import Batch
 from coterie.core.bundle import ServerState, Tensors
-from coterie.core.task import Stage
 from coterie.kit.context import ClientContext
 from coterie.kit.losses import class_sums
 from coterie.kit.objective import Loss
@@ -77,19 +76,6 @@ def nothing_known(net: Network, name: str) -> tuple[Tensors, Tensors]:
         raise ValueError("class representations need a linear classifier on z")
     vectors = torch.zeros(layer.out_features, layer.in_features)
     return {name: vectors}, {"valid": torch.zeros(layer.out_features, dtype=torch.bool)}
-
-
-EXTRACT, FEATURES, CLASSIFIER = "extract", "features", "classifier"
-
-
-def two_stages(rounds: int, fraction: float) -> tuple[Stage, ...]:
-    """First the representation alone, then the classifier alone; both have a round, if two fit.
-
-    A round of extraction goes before: without cross-entropy the first round needs representations.
-    """
-    first = min(max(1, round(fraction * rounds)), max(1, rounds - 1))
-    stages = (Stage(EXTRACT, 1), Stage(FEATURES, first), Stage(CLASSIFIER, rounds - first))
-    return tuple(stage for stage in stages if stage.rounds)
 
 
 def classification(net: Network, batch: Batch) -> Loss:

@@ -16,13 +16,20 @@ round; a client starts from the initial model.
 from dataclasses import dataclass
 from typing import final
 
-from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
-from coterie.core.fields import NonNegative
-from coterie.kit import stock
-from coterie.kit.context import ClientContext
-from coterie.kit.local import Stepper, parameters, pull_towards
-from coterie.kit.method import Method
-from coterie.kit.personal import PERSONAL, own_model
+from coterie.kit import (
+    Bundle,
+    ClientContext,
+    ClientState,
+    Method,
+    Payload,
+    Stepper,
+    Tensors,
+    fields,
+    parameters,
+    personal,
+    pull_towards,
+    stock,
+)
 
 
 @final
@@ -30,7 +37,7 @@ from coterie.kit.personal import PERSONAL, own_model
 class BiLevelSSFL(Method):
     """FedAvg without labels, and personal models with a pull towards the global one."""
 
-    lam: NonNegative = 0.1  # lambda, the weight of the pull
+    lam: fields.NonNegative = 0.1  # lambda, the weight of the pull
 
     objectives = ("simsiam", "simclr", "byol", "swav")
 
@@ -44,17 +51,17 @@ class BiLevelSSFL(Method):
     ) -> tuple[Payload, ClientState | None]:
         """Train both models on the same batches, the personal one first."""
         shared = ctx.net(down["model"])
-        own = ctx.net(own_model(ctx, state), slot=PERSONAL)
+        own = ctx.net(personal.own_model(ctx, state), slot=personal.PERSONAL)
         pull = pull_towards(parameters(shared), self.lam)
-        ours = Stepper(ctx, own, hook=pull, name=PERSONAL)
+        ours = Stepper(ctx, own, hook=pull, name=personal.PERSONAL)
         theirs = Stepper(ctx, shared)
         for batch in ctx.batches():
             ours(ctx.objective.loss(own, batch), batch)
             theirs(ctx.objective.loss(shared, batch), batch)
         for stepper in (ours, theirs):
             stepper.report()
-        return Bundle({"model": ctx.shared(shared)}), Bundle({PERSONAL: ctx.weights(own)})
+        return Bundle({"model": ctx.shared(shared)}), Bundle({personal.PERSONAL: ctx.weights(own)})
 
     def personal(self, ctx: ClientContext, down: Payload, state: ClientState | None) -> Tensors:
         """theta_k."""
-        return own_model(ctx, state)
+        return personal.own_model(ctx, state)

@@ -11,8 +11,7 @@ only: it is what federated learning is there to avoid.
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from coterie.kit import stock
-from coterie.kit.method import Method
+from coterie.kit import Method, stock
 
 
 @final

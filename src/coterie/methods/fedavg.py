@@ -13,8 +13,7 @@ it becomes FedAvgM, FedAdam, FedYogi or FedAdagrad.
 from dataclasses import dataclass
 from typing import final
 
-from coterie.kit import stock
-from coterie.kit.method import Method
+from coterie.kit import Method, stock
 
 
 @final

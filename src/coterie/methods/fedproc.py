@@ -21,38 +21,50 @@ l_gpc with the output layer frozen, then CE with everything else frozen.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.core.batch import Batch
-from coterie.core.bundle import Bundle, ClientState, Payload, ServerState
-from coterie.core.errors import ConfigError
-from coterie.core.fields import Count, Positive, Share
-from coterie.core.task import Reply, Round, Stage
-from coterie.kit import stock
-from coterie.kit.context import ClientContext, ServerContext
-from coterie.kit.local import train
-from coterie.kit.losses import Similarity, prototype_contrast
-from coterie.kit.method import Method
-from coterie.kit.networks import Nets
-from coterie.kit.objective import Loss
+from coterie.kit import (
+    Batch,
+    Bundle,
+    ClientContext,
+    ClientState,
+    ConfigError,
+    Loss,
+    Mean,
+    Method,
+    Nets,
+    Network,
+    Outputs,
+    Payload,
+    Reply,
+    Round,
+    Rule,
+    ServerContext,
+    ServerState,
+    Stage,
+    Sum,
+    fields,
+    losses,
+    split,
+    stock,
+    train,
+    trim,
+)
 from coterie.kit.prototypes import (
-    CLASSIFIER,
-    EXTRACT,
-    FEATURES,
     Transform,
     all_but_classifier,
     nothing_known,
     only_classifier,
     represent,
     require_some,
-    two_stages,
 )
-from coterie.nets.heads import Network, Outputs
+
+_VECTORS: Mapping[str, Rule] = {"class_sums": Sum(like="prototypes"), "class_counts": Sum()}
 
 
 def alpha_at(step: int, horizon: int) -> float:
@@ -65,23 +77,24 @@ def alpha_at(step: int, horizon: int) -> float:
 class FedProc(Method):
     """Local training towards global class prototypes."""
 
-    similarity: Similarity = "cosine"
-    tau: Positive = 1.0
+    similarity: losses.Similarity = "cosine"
+    tau: fields.Positive = 1.0
     schedule: Literal["linear", "fixed", "two-stage"] = "linear"
-    alpha: Share = 0.5  # weight of the prototypes under `fixed`
-    alpha_horizon: Count = 0  # T of alpha = 1 - t/T; 0: the rounds of the run
-    stage1_fraction: Share = 0.9  # of the rounds go to the representation under `two-stage`
+    alpha: fields.Share = 0.5  # weight of the prototypes under `fixed`
+    alpha_horizon: fields.Count = 0  # T of alpha = 1 - t/T; 0: the rounds of the run
+    stage1_fraction: fields.Share = 0.9  # of the rounds go to the representation under `two-stage`
     ce_through: Literal["all", "classifier"] = "all"
     proto_agg: Literal["count", "mean"] = "count"
     round0: Literal["ce", "gpc_init"] = "ce"
     proto_transform: Transform = "test"
 
-    reduce: ClassVar = {"model": "mean", "class_sums": "sum:prototypes", "class_counts": "sum"}
+    reduce: ClassVar = {"model": Mean(), **_VECTORS}
     leaves: ClassVar[str] = (
         "weights, the sum of representations and the number of samples of every class"
     )
 
     model = stock.global_model
+    send_model = stock.send_model
 
     def __post_init__(self) -> None:
         if self.schedule != "fixed" and self.alpha != 0.5:
@@ -94,23 +107,24 @@ class FedProc(Method):
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         """One stretch of training; what needs prototypes from the start extracts them first."""
-        if self.schedule == "two-stage":
-            return two_stages(rounds, self.stage1_fraction)
-        training = (Stage("train", rounds),)
-        extracts = self._attracts and self.round0 == "gpc_init"
-        return (Stage(EXTRACT, 1), *training) if extracts else training
+        weights, vectors = {"model": Mean()}, _VECTORS
+        if not self._attracts:
+            plain = Stage("train", rounds, broadcast=self.send_model, uploads=weights)
+            return (replace(plain, client=self.train_plainly),)
+        extract = Stage("extract", 1, client=self.extract, uploads=vectors)
+        training = Stage("train", rounds, client=self.train)
+        if self.schedule != "two-stage":
+            return (extract, training) if self.round0 == "gpc_init" else (training,)
+        first, second = split(rounds, self.stage1_fraction)
+        features = Stage("features", first, client=self.train_features)
+        head = Stage("classifier", second, broadcast=self.send_model, uploads=weights)
+        head = replace(head, client=self.train_head, server=self.move_head)
+        return trim(extract, features, head)
 
     @property
     def _attracts(self) -> bool:
         """Whether prototypes have a part in the loss at all."""
         return self.schedule != "fixed" or self.alpha > 0
-
-    def uploads(self, stage: str) -> Mapping[str, str]:
-        """No weights where nothing is trained, no prototypes where they have done their work."""
-        vectors = ("class_sums", "class_counts")
-        left_out = {EXTRACT: ("model",), CLASSIFIER: vectors}.get(stage, ())
-        left_out = left_out if self._attracts else vectors
-        return {group: rule for group, rule in self.reduce.items() if group not in left_out}
 
     def init(self, nets: Nets) -> ServerState:
         """The network, and no prototype."""
@@ -119,37 +133,67 @@ class FedProc(Method):
 
     def broadcast(self, server: ServerState, round: Round) -> Payload:
         """The model, the prototypes and which of them are known."""
-        alone = round.stage == CLASSIFIER or not self._attracts
-        wanted = ("model",) if alone else ("model", "prototypes", "known")
-        return Bundle({group: server[group] for group in wanted})
+        return Bundle({group: server[group] for group in ("model", "prototypes", "known")})
 
-    def client_update(
+    def train_plainly(
         self, ctx: ClientContext, down: Payload, state: ClientState | None
     ) -> tuple[Payload, ClientState | None]:
-        """Train by the loss of the round, then sum up the classes."""
+        """Train by cross-entropy alone."""
         net = ctx.net(down["model"])
-        stage = ctx.round.stage
-        if stage == CLASSIFIER or not self._attracts:
-            only = ("classifier",) if stage == CLASSIFIER else ()
-            train(ctx, net, self._classify, only=only)
-            return Bundle({"model": ctx.shared(net)}), None
-        if stage != EXTRACT:
-            self._train(ctx, net, down)
-        found = represent(ctx, net, self.proto_transform)
-        sums, counts = found.sums, found.counts
-        if self.proto_agg == "mean":
-            sums, counts = found.means, (found.counts > 0).to(torch.int64)
-        up = Bundle({"class_sums": {"c": sums}, "class_counts": {"n": counts}})
-        ctx.metrics["feature_std"] = found.feature_std
-        return (up if stage == EXTRACT else up.replace(model=ctx.shared(net))), None
+        train(ctx, net, self._classify)
+        return Bundle({"model": ctx.shared(net)}), None
 
-    def _train(self, ctx: ClientContext, net: Network, down: Payload) -> None:
-        known = down["known"]["valid"]
-        if ctx.round.stage == FEATURES:
-            require_some(known, "the round of extraction had no answer")
-        alpha = self._alpha(ctx.round, bool(known.any()))
+    def train_head(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """Train the output layer alone."""
+        net = ctx.net(down["model"])
+        train(ctx, net, self._classify, only=("classifier",))
+        return Bundle({"model": ctx.shared(net)}), None
+
+    def extract(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """Sum up the classes under the received model."""
+        return self._represented(ctx, ctx.net(down["model"])), None
+
+    def train(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """Train by alpha l_gpc + (1 - alpha) CE, then sum up the classes."""
+        net, known = ctx.net(down["model"]), bool(down["known"]["valid"].any())
+        self._descend(ctx, net, down, self._alpha(ctx.round) if known else 0.0)
+        return self._represented(ctx, net).replace(model=ctx.shared(net)), None
+
+    def train_features(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """Train all but the output layer by l_gpc, then sum up the classes."""
+        require_some(down["known"]["valid"], "the round of extraction had no answer")
+        net = ctx.net(down["model"])
+        self._descend(ctx, net, down, 1.0, only=all_but_classifier(net))
+        return self._represented(ctx, net).replace(model=ctx.shared(net)), None
+
+    def _represented(self, ctx: ClientContext, net: Network) -> Payload:
+        """The sums and counts of this client's classes."""
+        classes = represent(ctx, net, self.proto_transform)
+        sums, counts = classes.sums, classes.counts
+        if self.proto_agg == "mean":
+            sums, counts = classes.means, (classes.counts > 0).to(torch.int64)
+        ctx.metrics["feature_std"] = classes.feature_std
+        return Bundle({"class_sums": {"c": sums}, "class_counts": {"n": counts}})
+
+    def _descend(
+        self,
+        ctx: ClientContext,
+        net: Network,
+        down: Payload,
+        alpha: float,
+        only: tuple[str, ...] = (),
+    ) -> None:
+        """Local training with a given weight of the prototypes."""
         device = next(net.parameters()).device
-        prototypes, known = down["prototypes"]["c"].to(device), known.to(device)
+        prototypes, known = down["prototypes"]["c"].to(device), down["known"]["valid"].to(device)
 
         def loss(net: Network, batch: Batch) -> Loss:
             if alpha == 0.0:
@@ -158,13 +202,12 @@ class FedProc(Method):
             z, terms = outputs.z, dict[str, Tensor]()
             if alpha < 1.0:
                 terms["class"] = (1.0 - alpha) * self._entropy(net, outputs, batch.y)
-            terms["prototype"] = alpha * prototype_contrast(
+            terms["prototype"] = alpha * losses.prototype_contrast(
                 z, batch.y, prototypes, known, self.tau, self.similarity
             )
             near = F.cosine_similarity(z.detach(), prototypes[batch.y], dim=-1).mean()
             return Loss.sum(terms, {"cos_prototype": near})
 
-        only = all_but_classifier(net) if ctx.round.stage == FEATURES else ()
         train(ctx, net, loss, only=only)
         ctx.metrics["alpha"] = alpha
 
@@ -179,11 +222,7 @@ class FedProc(Method):
         assert logits is not None  # the objective has a classifier
         return F.cross_entropy(logits, y)
 
-    def _alpha(self, round: Round, known: bool) -> float:
-        if round.stage == FEATURES:
-            return 1.0
-        if not known:
-            return 0.0
+    def _alpha(self, round: Round) -> float:
         if self.schedule == "fixed":
             return self.alpha
         return alpha_at(round.step, self.alpha_horizon or round.steps)
@@ -191,7 +230,7 @@ class FedProc(Method):
     def server_update(
         self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
     ) -> ServerState:
-        """Average the models; renew the prototypes of the classes that were seen."""
+        """Renew the prototypes of the classes that were seen; average the models, if sent."""
         reduced = ctx.reduce(replies)
         if "class_sums" in reduced.groups:
             sums, counts = reduced["class_sums"]["c"], reduced["class_counts"]["n"]
@@ -203,7 +242,10 @@ class FedProc(Method):
                 known={"valid": known | seen},
             )
             ctx.metrics["classes_known"] = float((known | seen).sum())
-        if "model" not in reduced.groups:
-            return server
-        moved = ctx.step(server, reduced["model"])
-        return only_classifier(server, moved) if ctx.round.stage == CLASSIFIER else moved
+        return ctx.step(server, reduced["model"]) if "model" in reduced.groups else server
+
+    def move_head(
+        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
+    ) -> ServerState:
+        """Average the models, and let only the output layer move."""
+        return only_classifier(server, ctx.step(server, ctx.reduce(replies)["model"]))

@@ -16,12 +16,18 @@ that accumulation counts it once; the paper's inexact solving (a number of epoch
 from dataclasses import dataclass
 from typing import Literal, final
 
-from coterie.core.bundle import Bundle, ClientState, Payload
-from coterie.core.fields import NonNegative
-from coterie.kit import stock
-from coterie.kit.context import ClientContext
-from coterie.kit.local import parameters, pull_towards, train
-from coterie.kit.method import Method
+from coterie.kit import (
+    Bundle,
+    ClientContext,
+    ClientState,
+    Method,
+    Payload,
+    fields,
+    parameters,
+    pull_towards,
+    stock,
+    train,
+)
 
 _BODY = "backbone."
 
@@ -31,7 +37,7 @@ _BODY = "backbone."
 class FedProx(Method):
     """FedAvg with a pull towards the received model. Works with any objective."""
 
-    mu: NonNegative = 0.01  # weight of the proximal term
+    mu: fields.NonNegative = 0.01  # weight of the proximal term
     part: Literal["all", "head"] = "all"  # what is held: all parameters, or all but the backbone's
 
     objectives = None

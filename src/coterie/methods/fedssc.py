@@ -23,7 +23,7 @@ batch join those with zs. No code was published.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
 import numpy as np
@@ -31,31 +31,45 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.core.batch import Batch
-from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
-from coterie.core.errors import ConfigError
-from coterie.core.fields import Count, NonNegative, Positive, PositiveCount, Share
-from coterie.core.task import ClientId, Reply, Round, Stage
-from coterie.kit import stock
-from coterie.kit.context import ClientContext, ServerContext
-from coterie.kit.local import train
-from coterie.kit.losses import class_pairs, model_contrast, prototype_contrast
-from coterie.kit.method import Method
-from coterie.kit.networks import Nets
-from coterie.kit.objective import Loss
+from coterie.kit import (
+    Batch,
+    Bundle,
+    ClientContext,
+    ClientId,
+    ClientState,
+    ConfigError,
+    Gather,
+    Loss,
+    Mean,
+    Method,
+    Nets,
+    Network,
+    Payload,
+    References,
+    Reply,
+    Round,
+    Rule,
+    ServerContext,
+    ServerState,
+    Stage,
+    Tensors,
+    fields,
+    losses,
+    split,
+    stock,
+    train,
+    trim,
+)
 from coterie.kit.prototypes import (
-    CLASSIFIER,
-    EXTRACT,
-    FEATURES,
     all_but_classifier,
     classification,
     nothing_known,
     only_classifier,
     represent,
     require_some,
-    two_stages,
 )
-from coterie.nets.heads import Network
+
+_VECTORS: Mapping[str, Rule] = {"class_means": Gather(), "class_counts": Gather()}
 
 All = Literal["all"]
 
@@ -105,8 +119,8 @@ def other_class(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         torch.arange(size, device=y.device)[:, None] + torch.arange(size, device=y.device)
     ) % size
     differs = y[ahead] != y[:, None]
-    found = ahead.gather(1, differs.to(torch.int64).argmax(dim=1, keepdim=True)).squeeze(1)
-    return z[found], differs.any(dim=1)
+    chosen = ahead.gather(1, differs.to(torch.int64).argmax(dim=1, keepdim=True)).squeeze(1)
+    return z[chosen], differs.any(dim=1)
 
 
 @final
@@ -114,13 +128,13 @@ def other_class(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 class FedSSC(Method):
     """MOON with class representations that devices share."""
 
-    mu_moon: NonNegative = 5.0  # weight of MOON's term
-    mu_glob: NonNegative = 1.0  # weight of the shared representations, at the start
-    mu_glob_end: NonNegative = 1e-4  # and at the end
-    hold: Count = 5  # rounds before the weight falls
-    tau: Positive = 0.5  # temperature of both terms
-    k_shared: Count | All = 1  # devices whose representation of a class is averaged; 0: none
-    min_count: PositiveCount = 10  # samples of a class that a device needs to share it
+    mu_moon: fields.NonNegative = 5.0  # weight of MOON's term
+    mu_glob: fields.NonNegative = 1.0  # weight of the shared representations, at the start
+    mu_glob_end: fields.NonNegative = 1e-4  # and at the end
+    hold: fields.Count = 5  # rounds before the weight falls
+    tau: fields.Positive = 0.5  # temperature of both terms
+    k_shared: fields.Count | All = 1  # devices whose representation of a class is averaged; 0: none
+    min_count: fields.PositiveCount = 10  # samples of a class that a device needs to share it
     exclude_self: bool = True
     shared_draw: bool = False  # one draw for all devices; it may hold a device's own vector
     stale: Literal["keep", "drop"] = "keep"
@@ -128,10 +142,10 @@ class FedSSC(Method):
     negative: Literal["previous", "other_class", "none"] = "previous"
     two_stage: bool = False
     stage1: Literal["glob", "moon+glob"] = "glob"
-    stage1_fraction: Share = 0.9
+    stage1_fraction: fields.Share = 0.9
     local_pairs: bool = False
 
-    reduce: ClassVar = {"model": "mean", "class_means": "gather", "class_counts": "gather"}
+    reduce: ClassVar = {"model": Mean(), **_VECTORS}
     leaves: ClassVar[str] = (
         "weights, the mean representation and the number of samples of every class that it has "
         "method.min_count samples of"
@@ -152,23 +166,21 @@ class FedSSC(Method):
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         """One stretch of training; what needs representations from the start extracts them."""
-        if self.two_stage:
-            stages = two_stages(rounds, self.stage1_fraction)
-            return stages if self._shares else stages[1:]
-        training = (Stage("train", rounds),)
-        extracts = self._shares and self.init_with == "extract"
-        return (Stage(EXTRACT, 1), *training) if extracts else training
+        means = _VECTORS if self._shares else {}
+        extract = Stage("extract", 1, client=self.extract, uploads=means)
+        training = Stage("train", rounds, client=self.train, uploads={"model": Mean(), **means})
+        training = replace(training, address=self.draw_for)
+        if not self.two_stage:
+            return (extract, training) if means and self.init_with == "extract" else (training,)
+        first, second = split(rounds, self.stage1_fraction)
+        features = replace(training, name="features", rounds=first, client=self.train_features)
+        head = Stage("classifier", second, client=self.train_head, server=self.move_head)
+        head = replace(head, uploads={"model": Mean()})
+        return trim(extract if means else None, features, head)
 
     @property
     def _shares(self) -> bool:
         return self.mu_glob > 0 and self.k_shared != 0
-
-    def uploads(self, stage: str) -> Mapping[str, str]:
-        """No weights where nothing is trained, no representations where nobody needs them."""
-        vectors = ("class_means", "class_counts")
-        left_out = {EXTRACT: ("model",), CLASSIFIER: vectors}.get(stage, ())
-        left_out = left_out if self._shares else vectors
-        return {group: rule for group, rule in self.reduce.items() if group not in left_out}
 
     def init(self, nets: Nets) -> ServerState:
         """The network, and an empty pool."""
@@ -180,11 +192,10 @@ class FedSSC(Method):
         }
         return Bundle({"model": nets.weights(), "pool": pool})
 
-    def address(self, server: ServerState, round: Round, client: ClientId) -> Payload | None:
-        """The representations drawn for this device; nothing where they have no part."""
+    def draw_for(self, server: ServerState, round: Round, client: ClientId) -> Payload | None:
+        """The representations drawn for this device; nothing before any were shared."""
         pool = server["pool"]
-        trained = round.stage not in (EXTRACT, CLASSIFIER)
-        if not (trained and self._shares and len(pool["clients"])):
+        if not (self._shares and len(pool["clients"])):
             return None
         receiver = None if self.shared_draw else client
         zs, known = draw(
@@ -198,111 +209,148 @@ class FedSSC(Method):
         )
         return Bundle({"representations": {"zs": zs}, "known": {"valid": known}})
 
-    def client_update(
+    def extract(
         self, ctx: ClientContext, down: Payload, state: ClientState | None
     ) -> tuple[Payload, ClientState | None]:
-        """Train by the loss of the round; then the class means and the model are kept and sent."""
-        net, stage = ctx.net(down["model"]), ctx.round.stage
-        if stage == CLASSIFIER:
-            train(ctx, net, classification, only=("classifier",))
-            return Bundle({"model": ctx.shared(net)}), state
-        if stage != EXTRACT:
-            self._train(ctx, net, down, state)
-        up = self._represented(ctx, net)
-        if stage == EXTRACT:
-            return up, None
-        kept = Bundle({"previous": ctx.weights(net)}) if self._keeps_previous(stage) else None
-        return up.replace(model=ctx.shared(net)), kept
+        """Send the class means under the received model."""
+        return self._represented(ctx, ctx.net(down["model"])), None
+
+    def train(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """Train by CE and both contrastive terms; send model and class means."""
+        net, round = ctx.net(down["model"]), ctx.round
+        zs, known = self._received(ctx, net)
+        weight = self.mu_glob
+        if weight > 0:
+            weight = weight_at(round.step, round.steps, self.hold, weight, self.mu_glob_end)
+        if ctx.own is None and not self.local_pairs:
+            weight = 0.0  # nobody has shared anything yet
+        references = self._references(ctx, down, state)
+
+        def loss(net: Network, batch: Batch) -> Loss:
+            others = None if references is None else references(batch)
+            outputs = net(batch.x)
+            terms = {"class": F.cross_entropy(outputs.logits, batch.y)}
+            return self._sum(outputs.z, batch, terms, others, weight, zs, known)
+
+        train(ctx, net, loss)
+        ctx.metrics["mu_glob"] = weight
+        return self._answer(ctx, net, self._keeps_previous)
+
+    def train_features(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """Train all but the output layer by the contrastive terms, at a constant weight."""
+        net, contrasts = ctx.net(down["model"]), self.stage1 == "moon+glob"
+        zs, known = self._received(ctx, net)
+        if not self.local_pairs:
+            require_some(known, f"lower method.min_count (now {self.min_count})")
+        references = self._references(ctx, down, state) if contrasts else None
+
+        def loss(net: Network, batch: Batch) -> Loss:
+            others = None if references is None else references(batch)
+            return self._sum(net(batch.x).z, batch, {}, others, self.mu_glob, zs, known)
+
+        train(ctx, net, loss, only=all_but_classifier(net))
+        ctx.metrics["mu_glob"] = self.mu_glob
+        return self._answer(ctx, net, contrasts and self._keeps_previous)
+
+    def train_head(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """Train the output layer alone by CE."""
+        net = ctx.net(down["model"])
+        train(ctx, net, classification, only=("classifier",))
+        return Bundle({"model": ctx.shared(net)}), state
+
+    @property
+    def _keeps_previous(self) -> bool:
+        return self.mu_moon > 0 and self.negative == "previous"
+
+    def _answer(
+        self, ctx: ClientContext, net: Network, keep: bool
+    ) -> tuple[Payload, ClientState | None]:
+        """What a trained device sends, and the model that it keeps as its previous one."""
+        kept = Bundle({"previous": ctx.weights(net)}) if keep else None
+        return self._represented(ctx, net).replace(model=ctx.shared(net)), kept
 
     def _represented(self, ctx: ClientContext, net: Network) -> Payload:
         """The class means that are shared; with another negative, also a look at the collapse."""
         if not self._shares and self.negative == "previous":
             return Bundle()
-        found = represent(ctx, net)
-        ctx.metrics["feature_std"] = found.feature_std
+        classes = represent(ctx, net)
+        ctx.metrics["feature_std"] = classes.feature_std
         if not self._shares:
             return Bundle()
-        enough = found.counts >= self.min_count
+        enough = classes.counts >= self.min_count
         return Bundle(
             {
-                "class_means": {"zs": torch.where(enough[:, None], found.means, 0.0)},
-                "class_counts": {"n": torch.where(enough, found.counts, 0)},
+                "class_means": {"zs": torch.where(enough[:, None], classes.means, 0.0)},
+                "class_counts": {"n": torch.where(enough, classes.counts, 0)},
             }
         )
 
-    def _keeps_previous(self, stage: str) -> bool:
-        used = stage != FEATURES or self.stage1 == "moon+glob"
-        return self.mu_moon > 0 and self.negative == "previous" and used
+    def _references(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> References | None:
+        """The networks that MOON's term compares with; None where the term has no part."""
+        if self.mu_moon == 0 or (self.negative == "previous" and state is None):
+            return None
+        previous = [state["previous"]] if self.negative == "previous" and state else []
+        return ctx.references([down["model"], *previous])
 
-    def _train(
-        self, ctx: ClientContext, net: Network, down: Payload, state: ClientState | None
-    ) -> None:
-        stage = ctx.round.stage
-        contrasts = self.mu_moon > 0 and (stage != FEATURES or self.stage1 == "moon+glob")
-        models = [down["model"]]
-        if contrasts and self.negative == "previous":
-            models += [state["previous"]] if state else []
-            contrasts = state is not None
-        references = ctx.references(models) if contrasts else None
-        weight, zs, known = self._shared(ctx, net)
-        if stage == FEATURES and not self.local_pairs:
-            require_some(known, f"lower method.min_count (now {self.min_count})")
-
-        def loss(net: Network, batch: Batch) -> Loss:
-            others = None if references is None else references(batch)
-            outputs = net(batch.x)
-            z = outputs.z
-            terms: Tensors = {}
-            notes: Tensors = {}
-            if stage != FEATURES:
-                terms["class"] = F.cross_entropy(outputs.logits, batch.y)
-            if others is not None:
-                term, notes = self._contrast(z, batch, others, ctx.native)
-                terms["contrast"] = self.mu_moon * term
-            if self.local_pairs and weight > 0:
-                terms["shared"] = weight * class_pairs(z, batch.y, zs, known, self.tau)
-            elif weight > 0:
-                terms["shared"] = weight * prototype_contrast(z, batch.y, zs, known, self.tau)
-            return Loss.sum(terms, notes)
-
-        train(ctx, net, loss, only=all_but_classifier(net) if stage == FEATURES else ())
-        ctx.metrics["mu_glob"] = weight
-
-    def _shared(self, ctx: ClientContext, net: Network) -> tuple[float, Tensor, Tensor]:
-        """The weight of the third term in this round, and what was shared with this device."""
-        round, device = ctx.round, next(net.parameters()).device
-        weight = self.mu_glob
-        if weight > 0 and round.stage != FEATURES:
-            weight = weight_at(round.step, round.steps, self.hold, weight, self.mu_glob_end)
+    def _received(self, ctx: ClientContext, net: Network) -> tuple[Tensor, Tensor]:
+        """zs and which classes have one; none where nothing was shared with this device."""
+        device = next(net.parameters()).device
         if ctx.own is not None:
             zs, known = ctx.own["representations"]["zs"], ctx.own["known"]["valid"]
-            return weight, zs.to(device), known.to(device)
-        vectors, nobody = nothing_known(net, "zs")
-        # pairs within the batch need nothing shared; without them there is no third term yet
-        alone = self.local_pairs or round.stage == FEATURES
-        return weight if alone else 0.0, vectors["zs"].to(device), nobody["valid"].to(device)
+        else:
+            vectors, nobody = nothing_known(net, "zs")
+            zs, known = vectors["zs"], nobody["valid"]
+        return zs.to(device), known.to(device)
+
+    def _sum(
+        self,
+        z: Tensor,
+        batch: Batch,
+        terms: Tensors,
+        others: Sequence[Tensor] | None,
+        weight: float,
+        zs: Tensor,
+        known: Tensor,
+    ) -> Loss:
+        """The given terms, and both contrastive ones where they have a part."""
+        notes: Tensors = {}
+        if others is not None:
+            term, notes = self._contrast(z, batch, others)
+            terms["contrast"] = self.mu_moon * term
+        if weight > 0:
+            pairs = losses.class_pairs if self.local_pairs else losses.prototype_contrast
+            terms["shared"] = weight * pairs(z, batch.y, zs, known, self.tau)
+        return Loss.sum(terms, notes)
 
     def _contrast(
-        self, z: Tensor, batch: Batch, others: Sequence[Tensor], native: bool
+        self, z: Tensor, batch: Batch, others: Sequence[Tensor]
     ) -> tuple[Tensor, Tensors]:
         """MOON's term with the chosen negative, and the cosines for the record."""
         z_glob, *z_prevs = others
         if z_prevs:
-            found = model_contrast(z, z_glob, z_prevs, self.tau, native)
-            return found.loss, {"cos_glob": found.cos_glob, "cos_prev": found.cos_prev}
+            term = losses.model_contrast(z, z_glob, z_prevs, self.tau)
+            return term.loss, {"cos_glob": term.cos_glob, "cos_prev": term.cos_prev}
         toward = F.cosine_similarity(z, z_glob, dim=-1)
         notes = {"cos_glob": toward.detach().mean()}
         if self.negative == "none":
             return -toward.mean() / self.tau, notes
         stranger, exists = other_class(z_glob, batch.y)
         away = F.cosine_similarity(z, stranger, dim=-1)
-        losses = F.softplus((away - toward) / self.tau) * exists
-        return losses.sum() / exists.sum().clamp(min=1), notes
+        gaps = F.softplus((away - toward) / self.tau) * exists
+        return gaps.sum() / exists.sum().clamp(min=1), notes
 
     def server_update(
         self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
     ) -> ServerState:
-        """Average the models; the pool holds this round's representations."""
+        """The pool holds this round's representations; average the models, if sent."""
         reduced = ctx.reduce(replies)
         if gathered := reduced.gathered.get("class_means"):
             counts = reduced.gathered["class_counts"]
@@ -314,10 +362,13 @@ class FedSSC(Method):
             pool = self._with_stale(fresh, server["pool"])
             server = server.replace(pool=pool)
             ctx.metrics["classes_shared"] = float((pool["counts"].sum(dim=0) > 0).sum())
-        if "model" not in reduced.groups:
-            return server
-        moved = ctx.step(server, reduced["model"])
-        return only_classifier(server, moved) if ctx.round.stage == CLASSIFIER else moved
+        return ctx.step(server, reduced["model"]) if "model" in reduced.groups else server
+
+    def move_head(
+        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
+    ) -> ServerState:
+        """Average the models, and let only the output layer move."""
+        return only_classifier(server, ctx.step(server, ctx.reduce(replies)["model"]))
 
     def _with_stale(self, fresh: Tensors, old: Tensors) -> Tensors:
         """This round's pool; for classes that nobody shared, the entries of the last that had."""

@@ -11,12 +11,16 @@ mode.
 from dataclasses import dataclass
 from typing import final
 
-from coterie.core.bundle import ClientState, Payload, Tensors
-from coterie.core.fields import PositiveCount
-from coterie.kit import stock
-from coterie.kit.context import ClientContext
-from coterie.kit.method import Method
-from coterie.kit.personal import adapt
+from coterie.kit import (
+    ClientContext,
+    ClientState,
+    Method,
+    Payload,
+    Tensors,
+    fields,
+    personal,
+    stock,
+)
 
 
 @final
@@ -24,7 +28,7 @@ from coterie.kit.personal import adapt
 class LASSFL(Method):
     """FedAvg without labels; clients adapt the global model by a step."""
 
-    steps: PositiveCount = 1  # of adaptation
+    steps: fields.PositiveCount = 1  # of adaptation
 
     objectives = ("simsiam", "simclr", "byol", "swav")
 
@@ -36,4 +40,4 @@ class LASSFL(Method):
 
     def personal(self, ctx: ClientContext, down: Payload, state: ClientState | None) -> Tensors:
         """The global model after the steps of adaptation."""
-        return adapt(ctx, down["model"], self.steps)
+        return personal.adapt(ctx, down["model"], self.steps)

@@ -21,15 +21,21 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from coterie.core.batch import Batch
-from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
-from coterie.core.fields import NonNegative, Positive, PositiveCount
-from coterie.kit import stock
-from coterie.kit.context import ClientContext
-from coterie.kit.local import Stepper, parameters
-from coterie.kit.method import Method
-from coterie.kit.personal import adapt, buffers, lay
-from coterie.nets.heads import Network
+from coterie.kit import (
+    Batch,
+    Bundle,
+    ClientContext,
+    ClientState,
+    Method,
+    Network,
+    Payload,
+    Stepper,
+    Tensors,
+    fields,
+    parameters,
+    personal,
+    stock,
+)
 
 
 @final
@@ -37,10 +43,10 @@ from coterie.nets.heads import Network
 class MAMLSSFL(Method):
     """FedAvg without labels on the loss after a step of adaptation."""
 
-    inner_lr: NonNegative | None = None  # a; none: the round's rate
+    inner_lr: fields.NonNegative | None = None  # a; none: the round's rate
     order: Literal["first", "hessian_free"] = "first"
-    delta: Positive = 1e-3  # d
-    steps: PositiveCount = 1  # of adaptation, for evaluation
+    delta: fields.Positive = 1e-3  # d
+    steps: fields.PositiveCount = 1  # of adaptation, for evaluation
 
     objectives = ("simsiam", "simclr")
 
@@ -59,7 +65,7 @@ class MAMLSSFL(Method):
         here: Tensors = {}
 
         def come_back(net: Network) -> None:
-            lay(net, here)
+            personal.lay(net, here)
             if self.order == "hessian_free":
                 self._correct(ctx, net, here, rate, third)
 
@@ -68,7 +74,7 @@ class MAMLSSFL(Method):
         for batch in ctx.batches():
             if begin:
                 here = parameters(net)
-                lay(net, _moved(here, gradient(ctx, net, inner), -rate))
+                personal.lay(net, _moved(here, gradient(ctx, net, inner), -rate))
             begin = stepper(ctx.objective.loss(net, batch), batch)
         stepper.report()
         return Bundle({"model": ctx.shared(net)}), None
@@ -81,9 +87,9 @@ class MAMLSSFL(Method):
         batches = _window(ctx, third)
         sides = []
         for sign in (1.0, -1.0):
-            lay(net, _moved(here, slope, sign * self.delta))
+            personal.lay(net, _moved(here, slope, sign * self.delta))
             sides.append(gradient(ctx, net, iter(batches)))
-        lay(net, here)
+        personal.lay(net, here)
         for name, parameter in net.named_parameters():
             if parameter.grad is not None:
                 bend = (sides[0][name] - sides[1][name]) / (2.0 * self.delta)
@@ -91,12 +97,12 @@ class MAMLSSFL(Method):
 
     def personal(self, ctx: ClientContext, down: Payload, state: ClientState | None) -> Tensors:
         """The global model after the steps of adaptation."""
-        return adapt(ctx, down["model"], self.steps)
+        return personal.adapt(ctx, down["model"], self.steps)
 
 
 def gradient(ctx: ClientContext, net: Network, batches: Iterator[Batch]) -> Tensors:
     """The mean gradient over as many batches as a step takes; `grad` and buffers stay."""
-    window, before = _window(ctx, batches), buffers(net)
+    window, before = _window(ctx, batches), personal.buffers(net)
     trained = {name: p for name, p in net.named_parameters() if p.requires_grad}
     total = {name: torch.zeros_like(p) for name, p in trained.items()}
     for batch in window:
@@ -104,7 +110,7 @@ def gradient(ctx: ClientContext, net: Network, batches: Iterator[Batch]) -> Tens
         slopes: tuple[Tensor, ...] = torch.autograd.grad(loss, list(trained.values()))
         for name, slope in zip(trained, slopes, strict=True):
             total[name] += slope
-    lay(net, before)
+    personal.lay(net, before)
     return total
 
 

@@ -9,8 +9,7 @@ deep, the discriminator, on the representations that the clients' sensor makes o
 
 A round is one of federated averaging in `sense`, one upload in `upload`, one epoch of the server in
 `contrast`; `run.rounds` counts the epochs. The objective of the run is the server's: `simclr` (the
-paper's NT-Xent), `simsiam` or `byol`; `method.server_objective` is another name of it. `[local]` is
-how clients train the sensor.
+paper's NT-Xent), `simsiam` or `byol`. `[local]` is how clients train the sensor.
 
 Settled here, where the paper is open or its code differs (`nets/sensor.py` has the networks):
 
@@ -18,7 +17,7 @@ Settled here, where the paper is open or its code differs (`nets/sensor.py` has 
   training and for the upload; a test image is a single view, for which PN is GroupNorm.
 - The paper sends representations once; its code encodes anew in every server step. `refresh`:
   `once` sends `views_cached` pairs of every image, of which epochs take turns; `epoch` sends one
-  pair of every image before each epoch, in the place of the last ones.
+  pair of every image before each epoch, instead of the last ones.
 - Batches have all clients in proportion to what they sent: 32 of each of 10 of equal size.
 - LARS has learning rate `server_lr` B / 256 with warm-up and one cosine over all epochs, and keeps
   its velocity between them. The paper's code adds both halves of NT-Xent, here is their mean.
@@ -41,27 +40,42 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.core.batch import Batch
-from coterie.core.bundle import Blob, Bundle, ClientState, Payload, ServerState, Tensors
-from coterie.core.errors import ConfigError, Diverged, NoReplies
-from coterie.core.fields import Count, Decay, NonNegative, Positive, PositiveCount, Share
-from coterie.core.settings import Local, NormKind
-from coterie.core.task import ClientId, Reply, Round, Stage
-from coterie.data.imbalance import class_imbalance
-from coterie.kit.builder import Make
-from coterie.kit.context import ClientContext, ServerContext
-from coterie.kit.local import train
-from coterie.kit.method import Method
-from coterie.kit.networks import Nets
-from coterie.kit.objective import Loss
-from coterie.kit.pairs import PairPool, Pairs
-from coterie.kit.server_training import ServerTraining, descend_linear, full_rate
-from coterie.nets.build import Backbone
-from coterie.nets.heads import Network
+from coterie.core.settings import NormKind
+from coterie.kit import (
+    Backbone,
+    Batch,
+    Blob,
+    Builder,
+    Bundle,
+    ClientContext,
+    ClientId,
+    ClientState,
+    ConfigError,
+    Diverged,
+    Local,
+    Loss,
+    Mean,
+    Method,
+    Nets,
+    Network,
+    NoReplies,
+    PairPool,
+    Pairs,
+    Payload,
+    Reply,
+    Round,
+    ServerContext,
+    ServerState,
+    Stage,
+    Tensors,
+    class_imbalance,
+    fields,
+    server_training,
+    train,
+)
 from coterie.nets.norm import Variance, paired
 from coterie.nets.sensor import Autoencoder, Modular, Reads, Sensed, SensorKind, build_sensor
 
-SENSE, UPLOAD, CONTRAST = "sense", "upload", "contrast"
 _SENSOR, _DISCRIMINATOR, _HEAD, _MEMORY = "sensor", "discriminator", "head", "optimizer"
 _PAIRS, _LABELS = "pairs", "labels"
 _LINEAR_RATE = 30.0  # of the joint classifier, for a full batch; that of the probes
@@ -76,35 +90,29 @@ class MFCL(Method):
     share_labels: bool = False  # labels are sent with the representations
     joint: Reads = "no"  # what a joint classifier reads
     sensor: SensorKind = "code"
-    sensor_width: PositiveCount = 64  # channels of a representation
+    sensor_width: fields.PositiveCount = 64  # channels of a representation
     sensor_norm: NormKind = "pn"
     peer_variance: Variance = "pooled"
     loss: Literal["bce", "mse"] = "bce"
-    sense_rounds: PositiveCount = 15
+    sense_rounds: fields.PositiveCount = 15
     refresh: Literal["once", "epoch"] = "once"
-    views_cached: PositiveCount = 1  # pairs of every image under `once`
+    views_cached: fields.PositiveCount = 1  # pairs of every image under `once`
     precision: Literal["fp16", "fp32"] = "fp16"
-    drop: Share = 0.0  # delta
-    quorum: PositiveCount = 1  # Q
+    drop: fields.Share = 0.0  # delta
+    quorum: fields.PositiveCount = 1  # Q
     server_batch: Annotated[int, Ge(2)] = 320  # pairs
     server_optimizer: Literal["lars", "sgd", "adam"] = "lars"
-    server_lr: Positive = 1.5  # for a batch of 256
-    server_momentum: Decay = 0.9
-    server_weight_decay: NonNegative = 1e-4
-    server_warmup: Count = 10  # epochs
+    server_lr: fields.Positive = 1.5  # for a batch of 256
+    server_momentum: fields.Decay = 0.9
+    server_weight_decay: fields.NonNegative = 1e-4
+    server_warmup: fields.Count = 10  # epochs
 
     objectives = ("simclr", "simsiam", "byol")
-    aliases: ClassVar = {"server_objective": "objective.name"}
-    reduce: ClassVar = {_SENSOR: "mean"}
+    reduce: ClassVar = {_SENSOR: Mean()}
     leaves: ClassVar[str] = (
         "weights of the sensor, its number of samples, and representations of all its images, from "
-        "which images can be told; with method.share_labels their labels too"
+        "which images can be reconstructed; with method.share_labels their labels too"
     )
-    unit_images = True
-    central: ClassVar = {
-        _DISCRIMINATOR: ("",),
-        "model": ("backbone.discriminator.", "projector.", "classifier."),
-    }
 
     def __post_init__(self) -> None:
         if self.joint != "no" and not self.share_labels:
@@ -123,33 +131,33 @@ class MFCL(Method):
         if not self.share_representations:
             raise ConfigError(
                 "mfcl sends representations of all images to the server, from which images can be "
-                "told; if they may leave their clients, say method.share_representations=true"
+                "reconstructed; if they may leave their clients, set "
+                "method.share_representations=true"
             )
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         """Sensing, then one upload and all epochs, or an upload before every epoch."""
-        send = Stage(UPLOAD, 1, "all", self.drop, self.quorum, steady=True, required=True)
+        sense = Stage("sense", self.sense_rounds)
+        send = Stage("upload", 1, "all", self.drop, self.quorum, steady=True, required=True)
+        send = replace(send, broadcast=self.send_encoder, client=self.encode, uploads={})
+        send = replace(send, server=self.keep_pairs)
+        epoch = Stage("contrast", rounds, "none", server=self.contrast)
         if self.refresh == "once":
-            return (Stage(SENSE, self.sense_rounds), send, Stage(CONTRAST, rounds, "none"))
-        again = replace(send, required=False)
-        epoch = Stage(CONTRAST, 1, "none")
-        turns = (stage for _ in range(rounds - 1) for stage in (again, epoch))
-        return (Stage(SENSE, self.sense_rounds), send, epoch, *turns)
+            return sense, send, epoch
+        again, epoch = replace(send, required=False), replace(epoch, rounds=1)
+        return sense, send, epoch, *((again, epoch) * (rounds - 1))
 
-    def uploads(self, stage: str) -> Mapping[str, str]:
-        """Weights are sent while sensing; the representations are no group."""
-        return self.reduce if stage == SENSE else {}
-
-    def nets(self, make: Make) -> dict[str, Network]:
+    def nets(self, build: Builder) -> dict[str, Network]:
         """The sensor, the discriminator with its heads, and both as one for images."""
         sensor = build_sensor(
-            self.sensor, make.shape, self.sensor_norm, self.sensor_width, self.peer_variance
+            self.sensor, build.shape, self.sensor_norm, self.sensor_width, self.peer_variance
         )
-        discriminator = make(shape=sensor.code, stem="none")
+        discriminator = build(shape=sensor.code, stem="none")
+        discriminator.central = ("",)  # all of it
         assert isinstance(discriminator.backbone, Backbone)
         whole = Sensed(copy.deepcopy(sensor.backbone), copy.deepcopy(discriminator.backbone))
         projector = copy.deepcopy(discriminator.projector)
-        model = Modular(whole, projector, make.classes, self.joint, make.settings.projection)
+        model = Modular(whole, projector, build.classes, self.joint, build.settings.projection)
         return {_SENSOR: sensor, _DISCRIMINATOR: discriminator, "model": model}
 
     def init(self, nets: Nets) -> ServerState:
@@ -164,18 +172,18 @@ class MFCL(Method):
         return Bundle(groups, {"classes": model.classes})
 
     def broadcast(self, server: ServerState, round: Round) -> Payload:
-        """The sensor; for the upload its encoder alone."""
+        """The sensor."""
+        return Bundle({_SENSOR: server[_SENSOR]})
+
+    def send_encoder(self, server: ServerState, round: Round) -> Payload:
+        """The sensor's encoder alone."""
         weights = server[_SENSOR]
-        if round.stage != SENSE:
-            weights = {name: t for name, t in weights.items() if name.startswith("backbone.")}
-        return Bundle({_SENSOR: weights})
+        return Bundle({_SENSOR: {n: t for n, t in weights.items() if n.startswith("backbone.")}})
 
     def client_update(
         self, ctx: ClientContext, down: Payload, state: ClientState | None
     ) -> tuple[Payload, ClientState | None]:
-        """Train the sensor, or encode with it."""
-        if ctx.round.stage != SENSE:
-            return self._encode(ctx, down), None
+        """Train the sensor."""
         net = ctx.net(down[_SENSOR], key=_SENSOR)
         train(ctx, net, self._reconstruction)
         shared = ctx.shared(net)
@@ -193,8 +201,10 @@ class MFCL(Method):
             return Loss(F.mse_loss(logits.sigmoid(), x))
         return Loss(F.binary_cross_entropy_with_logits(logits, x))
 
-    def _encode(self, ctx: ClientContext, down: Payload) -> Payload:
-        """Pairs of representations of all images, streamed into a file."""
+    def encode(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """Write pairs of representations of all images to a file, batch by batch."""
         weights = {**ctx.initial(_SENSOR), **down[_SENSOR]}  # the decoder has no part in it
         sensor = ctx.frozen(weights, key=_SENSOR)
         every = replace(ctx.local, epochs=self.views_cached, steps=0, accumulate=1, drop_last=False)
@@ -202,7 +212,7 @@ class MFCL(Method):
 
         def rows() -> Iterator[np.ndarray]:
             views, draw = ctx.objective.views, ctx.generator
-            for batch in ctx.data.batches(every, views, lambda what: draw(f"{UPLOAD}/{what}")):
+            for batch in ctx.data.batches(every, views, lambda what: draw(f"upload/{what}")):
                 with paired(sensor.net, len(batch.views)):
                     z = sensor.encode(torch.cat(batch.views))
                 z = torch.stack(z.chunk(len(batch.views)), dim=1)
@@ -215,16 +225,18 @@ class MFCL(Method):
         blobs = {_PAIRS: ctx.spool(_PAIRS, rows())}
         if self.share_labels:
             blobs[_LABELS] = ctx.spool(_LABELS, labels)
-        return Bundle(blobs=blobs)
+        return Bundle(blobs=blobs), None
 
     def server_update(
         self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
     ) -> ServerState:
-        """Average the sensors; take the representations over; or train for an epoch."""
-        if ctx.round.stage == SENSE:
-            return ctx.step(server, ctx.reduce(replies)[_SENSOR], key=_SENSOR)
-        if ctx.round.stage == CONTRAST:
-            return self._contrast(ctx, server)
+        """Average the sensors."""
+        return ctx.step(server, ctx.reduce(replies)[_SENSOR], key=_SENSOR)
+
+    def keep_pairs(
+        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
+    ) -> ServerState:
+        """Keep the representations that clients sent."""
         sent = ctx.reduce(replies).blobs
         blobs = {
             f"{what}/{client}": blob for client, held in sent.items() for what, blob in held.items()
@@ -233,8 +245,10 @@ class MFCL(Method):
         ctx.metrics["bytes"] = float(sum(blob.nbytes for blob in blobs.values()))
         return Bundle(server.tensors, server.scalars, blobs)
 
-    def _contrast(self, ctx: ServerContext, server: ServerState) -> ServerState:
-        """One epoch over the pairs; after the last one they are let go."""
+    def contrast(
+        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
+    ) -> ServerState:
+        """Train the discriminator for one epoch over the pairs; the last epoch drops them."""
         pool = PairPool(
             _of(server.blobs, _PAIRS), _of(server.blobs, _LABELS), blocks=self.views_cached
         )
@@ -243,7 +257,7 @@ class MFCL(Method):
         net = ctx.net(server[_DISCRIMINATOR], key=_DISCRIMINATOR)
         device = next(net.parameters()).device
         head = {name: t.clone().to(device) for name, t in server.get(_HEAD).items()}
-        classes, (epoch, epochs) = int(server.scalars["classes"]), self._epoch(ctx.round)
+        classes, epoch, epochs = int(server.scalars["classes"]), ctx.round.step, ctx.round.steps
 
         def labelled(loss: Loss, pairs: Pairs, share: float) -> dict[str, float]:
             """What is done with the labels of a batch, if there are any."""
@@ -267,8 +281,8 @@ class MFCL(Method):
         return Bundle(done.tensors, done.scalars, {} if epoch + 1 == epochs else done.blobs)
 
     @property
-    def _training(self) -> ServerTraining:
-        return ServerTraining(
+    def _training(self) -> server_training.ServerTraining:
+        return server_training.ServerTraining(
             batch_size=self.server_batch,
             optimizer=self.server_optimizer,
             lr=self.server_lr,
@@ -277,18 +291,14 @@ class MFCL(Method):
             warmup=self.server_warmup,
         )
 
-    def _epoch(self, round: Round) -> tuple[int, int]:
-        """Which epoch of how many a round of `contrast` is."""
-        if self.refresh == "once":
-            return round.step, round.steps
-        return (round.index - self.sense_rounds) // 2, (round.total - self.sense_rounds) // 2
-
     def _classify(self, head: Tensors, loss: Loss, y: Tensor, share: float) -> float:
         """A step of the joint classifier on both views, through which no gradient flows back."""
         read = [views.z if self.joint == "projection" else views.h for views in loss.outputs]
         x = F.normalize(torch.cat(read).detach(), dim=-1)
-        rate = share * full_rate(_LINEAR_RATE, self.server_batch)
-        return descend_linear(head, x, y.repeat(len(read)), rate, self.server_momentum)
+        rate = share * server_training.full_rate(_LINEAR_RATE, self.server_batch)
+        return server_training.descend_linear(
+            head, x, y.repeat(len(read)), rate, self.server_momentum
+        )
 
     def model(self, server: ServerState) -> Tensors:
         """Sensor and discriminator as one network."""

@@ -22,17 +22,22 @@ from typing import Literal, final
 
 from torch.nn import functional as F
 
-from coterie.core.batch import Batch
-from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
-from coterie.core.errors import ConfigError
-from coterie.core.fields import NonNegative, Positive, PositiveCount
-from coterie.kit import stock
-from coterie.kit.context import ClientContext
-from coterie.kit.local import train
-from coterie.kit.losses import model_contrast, representation_gap
-from coterie.kit.method import Method
-from coterie.kit.objective import Loss
-from coterie.nets.heads import Network
+from coterie.kit import (
+    Batch,
+    Bundle,
+    ClientContext,
+    ClientState,
+    ConfigError,
+    Loss,
+    Method,
+    Network,
+    Payload,
+    Tensors,
+    fields,
+    losses,
+    stock,
+    train,
+)
 
 
 @final
@@ -40,9 +45,9 @@ from coterie.nets.heads import Network
 class MOON(Method):
     """FedAvg with a contrast between the local, the global and the previous local model."""
 
-    mu: NonNegative = 5.0  # weight of the second term
-    tau: Positive = 0.5  # its temperature
-    buffer: PositiveCount = 1  # how many previous models a client keeps
+    mu: fields.NonNegative = 5.0  # weight of the second term
+    tau: fields.Positive = 0.5  # its temperature
+    buffer: fields.PositiveCount = 1  # how many previous models a client keeps
     first: Literal["skip", "random_init"] = "skip"  # a client without a previous model
     term: Literal["contrast", "l2"] = "contrast"
 
@@ -76,9 +81,9 @@ class MOON(Method):
             z, (z_glob, *z_prevs) = outputs.z, others
             if self.term == "l2":
                 near = F.cosine_similarity(z.detach(), z_glob, dim=-1).mean()
-                terms["l2"] = self.mu * representation_gap(z, z_glob)
+                terms["l2"] = self.mu * losses.representation_gap(z, z_glob)
                 return Loss.sum(terms, {"cos_glob": near})
-            found = model_contrast(z, z_glob, z_prevs, self.tau, ctx.native)
+            found = losses.model_contrast(z, z_glob, z_prevs, self.tau, ctx.native)
             terms["contrast"] = self.mu * found.loss
             return Loss.sum(terms, {"cos_glob": found.cos_glob, "cos_prev": found.cos_prev})
 

@@ -24,7 +24,7 @@ none. The networks are averaged by samples, the authors' code counts batches.
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
@@ -32,22 +32,34 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.core.batch import Batch
-from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
-from coterie.core.errors import ConfigError
-from coterie.core.fields import Count, Decay, NonNegative, Positive, PositiveCount
-from coterie.core.task import Reply, Round, Stage
-from coterie.kit import stock
-from coterie.kit.clustering import Descent, EqualShares, cluster, directed, directions, disagreement
-from coterie.kit.context import ClientContext, ServerContext
-from coterie.kit.local import Stepper
-from coterie.kit.method import Method
-from coterie.kit.networks import Nets
-from coterie.kit.objective import Loss
-from coterie.kit.self_supervised import geometry
-from coterie.nets.heads import Network, follow
+from coterie.kit import (
+    Batch,
+    Builder,
+    Bundle,
+    ClientContext,
+    ClientState,
+    ConfigError,
+    Gather,
+    Loss,
+    Mean,
+    Method,
+    Nets,
+    Network,
+    Payload,
+    Reply,
+    Round,
+    ServerContext,
+    ServerState,
+    Stage,
+    Stepper,
+    Tensors,
+    clustering,
+    fields,
+    follow,
+    self_supervised,
+    stock,
+)
 
-CLUSTER = "cluster"  # the stage before training
 FIRST, VIEWS = ("train",), ("train", "second", "train")  # the last one is turned
 
 
@@ -68,21 +80,21 @@ def consistency(t: Tensor, o: Tensor, centroids: Tensor, temperature: float) -> 
 class Orchestra(Method):
     """Local learning towards clusters that all clients share. Takes no labels."""
 
-    clusters: PositiveCount = 128  # of the federation, at most
-    local_clusters: PositiveCount = 16  # of a client's memory
-    memory: PositiveCount = 128  # representations that a client keeps
-    temperature: Positive = 0.1  # T
-    ema: Decay = 0.996  # m of the target
-    sinkhorn_lambda: Positive = 25.0
-    sinkhorn_iterations: PositiveCount = 10
-    local_iterations: PositiveCount = 5  # of the clustering of a memory
-    server_steps: Count = 500
-    server_lr: Positive = 0.01
-    server_momentum: Decay = 0.9
-    server_weight_decay: NonNegative = 1e-4
+    clusters: fields.PositiveCount = 128  # of the federation, at most
+    local_clusters: fields.PositiveCount = 16  # of a client's memory
+    memory: fields.PositiveCount = 128  # representations that a client keeps
+    temperature: fields.Positive = 0.1  # T
+    ema: fields.Decay = 0.996  # m of the target
+    sinkhorn_lambda: fields.Positive = 25.0
+    sinkhorn_iterations: fields.PositiveCount = 10
+    local_iterations: fields.PositiveCount = 5  # of the clustering of a memory
+    server_steps: fields.Count = 500
+    server_lr: fields.Positive = 0.01
+    server_momentum: fields.Decay = 0.9
+    server_weight_decay: fields.NonNegative = 1e-4
 
     objectives = ("rotation",)
-    reduce: ClassVar = {"model": "mean", "target": "mean", "local_centroids": "gather"}
+    reduce: ClassVar = {"model": Mean(), "target": Mean(), "local_centroids": Gather()}
     leaves: ClassVar[str] = (
         "weights of its network and of a slower copy, centroids of its representations, and its "
         "number of samples"
@@ -99,54 +111,69 @@ class Orchestra(Method):
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         """Clusters first, from everybody; then training."""
-        return Stage(CLUSTER, 1, cohort="all"), Stage("train", rounds)
+        centroids = {"local_centroids": Gather()}
+        clusters = Stage("cluster", 1, "all", broadcast=self.send_target, client=self.cluster)
+        return replace(clusters, uploads=centroids), Stage("train", rounds)
 
-    def nets(self, make: Callable[[], Network]) -> dict[str, Network]:
+    def nets(self, build: Builder) -> dict[str, Network]:
         """The online network, and the target: a copy of its backbone and projector."""
-        online = make()
+        online = build()
         target = Network(copy.deepcopy(online.backbone), projector=copy.deepcopy(online.projector))
         return {"model": online, "target": target.requires_grad_(False)}
-
-    def uploads(self, stage: str) -> Mapping[str, str]:
-        """No weights where nothing is trained."""
-        sent = ("local_centroids",) if stage == CLUSTER else tuple(self.reduce)
-        return {group: self.reduce[group] for group in sent}
 
     def init(self, nets: Nets) -> ServerState:
         """Both networks, and no centroid."""
         return Bundle({"model": nets.weights(), "target": nets.weights("target")})
 
     def broadcast(self, server: ServerState, round: Round) -> Payload:
-        """The networks and C; for the first clusters the target alone."""
-        wanted = ("target",) if round.stage == CLUSTER else ("model", "target", "centroids")
+        """The networks and C, if there is one."""
+        wanted = ("model", "target", "centroids")
         return Bundle({group: server[group] for group in wanted if group in server})
+
+    def send_target(self, server: ServerState, round: Round) -> Payload:
+        """The target alone, for the first clusters."""
+        return Bundle({"target": server["target"]})
 
     def client_update(
         self, ctx: ClientContext, down: Payload, state: ClientState | None
     ) -> tuple[Payload, ClientState | None]:
         """Train towards C, then cluster the memory."""
         memory = state["memory"]["z"] if state else self._filled(ctx, down["target"])
-        sent: dict[str, Tensors] = {}
-        if ctx.round.stage != CLUSTER:
-            online, target = ctx.net(down["model"]), ctx.net(down["target"], key="target")
-            memory = self._train(ctx, online, target, memory, down.get("centroids").get("c"))
-            sent = {"model": ctx.shared(online), "target": ctx.shared(target)}
-        draws = ctx.generator("local-clusters")
-        found = cluster(memory, self.local_clusters, self._shares, self.local_iterations, draws)
-        return Bundle({**sent, "local_centroids": {"c": found}}), Bundle({"memory": {"z": memory}})
+        online, target = ctx.net(down["model"]), ctx.net(down["target"], key="target")
+        memory = self._train(ctx, online, target, memory, down.get("centroids").get("c"))
+        sent = {"model": ctx.shared(online), "target": ctx.shared(target)}
+        return Bundle({**sent, **self._clusters(ctx, memory)}), Bundle({"memory": {"z": memory}})
+
+    def cluster(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        """Fill the memory and cluster it; nothing is trained."""
+        memory = state["memory"]["z"] if state else self._filled(ctx, down["target"])
+        return Bundle(self._clusters(ctx, memory)), Bundle({"memory": {"z": memory}})
+
+    def _clusters(self, ctx: ClientContext, memory: Tensor) -> dict[str, Tensors]:
+        """The centroids of a memory, as they are sent."""
+        centroids = clustering.cluster(
+            memory,
+            self.local_clusters,
+            self._shares,
+            self.local_iterations,
+            ctx.generator("local-clusters"),
+        )
+        return {"local_centroids": {"c": centroids}}
 
     def _filled(self, ctx: ClientContext, target: Tensors) -> Tensor:
         """A first memory, by the target as received; few samples come in several views each."""
         net = ctx.net(target, key="target", slot="fill")  # its statistics are not kept
         epochs = math.ceil(self.memory / len(ctx.data))
         local = replace(ctx.local, epochs=epochs, steps=0, accumulate=1, drop_last=False)
-        found: list[Tensor] = []
+        rows: list[Tensor] = []
         for batch in ctx.data.batches(local, FIRST, lambda what: ctx.generator(f"fill/{what}")):
             with torch.no_grad():
-                found.append(F.normalize(net(batch.x).z, dim=1).cpu())
-            if sum(map(len, found)) >= self.memory:
+                rows.append(F.normalize(net(batch.x).z, dim=1).cpu())
+            if sum(map(len, rows)) >= self.memory:
                 break
-        return torch.cat(found)[: self.memory]
+        return torch.cat(rows)[: self.memory]
 
     def _train(
         self,
@@ -179,11 +206,11 @@ class Orchestra(Method):
         terms = {"rotation": turned.total}
         if centroids is not None:
             terms["cluster"] = consistency(t, o, centroids.to(o.device), self.temperature)
-        return Loss.sum(terms, {**turned.notes, **geometry(o, t)})
+        return Loss.sum(terms, {**turned.notes, **self_supervised.geometry(o, t)})
 
     @property
-    def _shares(self) -> EqualShares:
-        return EqualShares(self.sinkhorn_lambda, self.sinkhorn_iterations)
+    def _shares(self) -> clustering.EqualShares:
+        return clustering.EqualShares(self.sinkhorn_lambda, self.sinkhorn_iterations)
 
     def server_update(
         self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
@@ -194,20 +221,20 @@ class Orchestra(Method):
             if key in reduced.groups:
                 server = ctx.step(server, reduced[key], key)
         sent = reduced.gathered["local_centroids"].values()
-        rows = directed(torch.cat([tensors["c"] for tensors in sent]))
+        rows = clustering.directed(torch.cat([tensors["c"] for tensors in sent]))
         if not len(rows):
             return server
         start = server.get("centroids").get("c")
         if start is None:
             count = min(self.clusters, len(rows))
-            start = directions(count, rows.shape[1], ctx.generator("centroids"))
-        fit = Descent(
+            start = clustering.directions(count, rows.shape[1], ctx.generator("centroids"))
+        fit = clustering.Descent(
             self.server_steps, self.server_lr, self.server_momentum, self.server_weight_decay
         )
-        found = fit(rows, start, self._shares, self.temperature)
-        nearest = (rows @ found.T).argmax(dim=1)
+        fitted = fit(rows, start, self._shares, self.temperature)
+        nearest = (rows @ fitted.T).argmax(dim=1)
         ctx.metrics["cluster_loss"] = float(
-            disagreement(rows, found, self._shares, self.temperature)
+            clustering.disagreement(rows, fitted, self._shares, self.temperature)
         )
         ctx.metrics["clusters_used"] = float((torch.bincount(nearest) > 0).sum())
-        return server.replace(centroids={"c": found})
+        return server.replace(centroids={"c": fitted})

@@ -21,16 +21,21 @@ from typing import Literal, final
 
 from torch import Tensor
 
-from coterie.core.batch import Batch
-from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
-from coterie.core.fields import NonNegative
-from coterie.kit import stock
-from coterie.kit.context import ClientContext
-from coterie.kit.local import Stepper
-from coterie.kit.method import Method
-from coterie.kit.objective import Loss
-from coterie.kit.personal import PERSONAL, own_model
-from coterie.kit.self_supervised import negative_cosine
+from coterie.kit import (
+    Batch,
+    Bundle,
+    ClientContext,
+    ClientState,
+    Loss,
+    Method,
+    Payload,
+    Stepper,
+    Tensors,
+    fields,
+    personal,
+    self_supervised,
+    stock,
+)
 
 
 def pull(p1: Tensor, p2: Tensor, goal1: Tensor, goal2: Tensor) -> Tensor:
@@ -38,7 +43,7 @@ def pull(p1: Tensor, p2: Tensor, goal1: Tensor, goal2: Tensor) -> Tensor:
     pairs = ((p, goal) for p in (p1, p2) for goal in (goal1, goal2))
     total = p1.new_zeros(())
     for p, goal in pairs:
-        total = total + negative_cosine(p, goal) / 4
+        total = total + self_supervised.negative_cosine(p, goal) / 4
     return total
 
 
@@ -47,7 +52,7 @@ def pull(p1: Tensor, p2: Tensor, goal1: Tensor, goal2: Tensor) -> Tensor:
 class PerSSFL(Method):
     """FedAvg of SimSiam, and personal models drawn to its predictions."""
 
-    lam: NonNegative = 0.1  # lambda, the weight of the pull
+    lam: fields.NonNegative = 0.1  # lambda, the weight of the pull
     anchor: Literal["current", "received"] = "current"
     independent_views: bool = False
 
@@ -63,9 +68,9 @@ class PerSSFL(Method):
     ) -> tuple[Payload, ClientState | None]:
         """Train both models, the personal one towards the predictions of the other."""
         shared = ctx.net(down["model"])
-        own = ctx.net(own_model(ctx, state), slot=PERSONAL)
+        own = ctx.net(personal.own_model(ctx, state), slot=personal.PERSONAL)
         received = ctx.frozen(down["model"]) if self.anchor == "received" else None
-        theirs, ours = Stepper(ctx, shared), Stepper(ctx, own, name=PERSONAL)
+        theirs, ours = Stepper(ctx, shared), Stepper(ctx, own, name=personal.PERSONAL)
         for batch, other in self._batches(ctx):
             common = ctx.objective.loss(shared, batch)
             mine = ctx.objective.loss(own, other)
@@ -81,7 +86,7 @@ class PerSSFL(Method):
             ours(mine, other)
         for stepper in (ours, theirs):
             stepper.report()
-        return Bundle({"model": ctx.shared(shared)}), Bundle({PERSONAL: ctx.weights(own)})
+        return Bundle({"model": ctx.shared(shared)}), Bundle({personal.PERSONAL: ctx.weights(own)})
 
     def _batches(self, ctx: ClientContext) -> Iterator[tuple[Batch, Batch]]:
         """The batches of the global and of the personal model: the same samples."""
@@ -92,10 +97,12 @@ class PerSSFL(Method):
         order_of_train = ctx.data.batches(
             ctx.local,
             ctx.objective.views,
-            lambda what: ctx.generator(f"{'train' if 'order' in what else PERSONAL}/{what}"),
+            lambda what: ctx.generator(
+                f"{'train' if 'order' in what else personal.PERSONAL}/{what}"
+            ),
         )
         yield from zip(ctx.batches(), order_of_train, strict=True)
 
     def personal(self, ctx: ClientContext, down: Payload, state: ClientState | None) -> Tensors:
         """theta_k."""
-        return own_model(ctx, state)
+        return personal.own_model(ctx, state)

@@ -28,17 +28,27 @@ from typing import ClassVar, Literal, final
 
 import torch
 
-from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
-from coterie.core.errors import ConfigError
-from coterie.core.fields import Decay
-from coterie.core.settings import Local
-from coterie.core.task import Reply, Round
-from coterie.kit import stock
-from coterie.kit.context import ClientContext, ServerContext
-from coterie.kit.local import Stepper
-from coterie.kit.method import Method
-from coterie.kit.networks import Nets
-from coterie.nets.heads import Network
+from coterie.kit import (
+    Bundle,
+    ClientContext,
+    ClientState,
+    ConfigError,
+    Local,
+    Mean,
+    Method,
+    Nets,
+    Network,
+    Payload,
+    Reply,
+    Round,
+    ServerContext,
+    ServerState,
+    Stepper,
+    Sum,
+    Tensors,
+    fields,
+    stock,
+)
 
 
 def effective_steps(steps: int, momentum: float) -> float:
@@ -51,11 +61,11 @@ def effective_steps(steps: int, momentum: float) -> float:
 class Scaffold(Method):
     """Local training corrected by control variates. Works with any objective."""
 
-    momentum: Decay = 0.0  # of the local optimiser, in the place of local.momentum
+    momentum: fields.Decay = 0.0  # of the local optimiser, instead of local.momentum
     correction: Literal["gradient", "post_step"] = "gradient"
 
     objectives = None
-    reduce: ClassVar = {"model": "mean", "control": "sum"}
+    reduce: ClassVar = {"model": Mean(), "control": Sum()}
     leaves: ClassVar[str] = "weights, a control variate as large, and its number of samples"
 
     model = stock.global_model
@@ -123,7 +133,7 @@ class Scaffold(Method):
     def _gradient(
         self, x: Tensors, y: Tensors, control: Tensors, own: Tensors, rate: float, steps: int
     ) -> Tensors:
-        """c_i': the client's mean gradient, out of the way it went."""
+        """c_i': the client's mean gradient, recovered from how far its weights moved."""
         length = effective_steps(steps, self.momentum)
         corrected = length if self.correction == "gradient" else float(steps)
         return {

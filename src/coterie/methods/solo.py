@@ -12,12 +12,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
-from coterie.core.task import Reply, Round
-from coterie.kit.context import ClientContext, ServerContext
-from coterie.kit.local import train
-from coterie.kit.method import Method
-from coterie.kit.networks import Nets
+from coterie.kit import (
+    Bundle,
+    ClientContext,
+    ClientState,
+    Method,
+    Nets,
+    Payload,
+    Reply,
+    Round,
+    ServerContext,
+    ServerState,
+    Tensors,
+    train,
+)
 
 
 @final

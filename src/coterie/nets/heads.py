@@ -33,6 +33,11 @@ class Outputs(NamedTuple):
 class Network(nn.Module):
     """A backbone and the heads that an objective asked for."""
 
+    unit_images = False  # it sees images in [0, 1], without the data set's mean and deviation
+    central: tuple[str, ...] = ()
+    """Prefixes of names that only the server trains: no client keeps a private part of these, and
+    their BatchNorm statistics are the server's own whatever `net.bn_buffers` says."""
+
     def __init__(
         self,
         backbone: nn.Module,

@@ -57,8 +57,8 @@ class Autoencoder(Network):
 
     def logits(self, x: Tensor) -> Tensor:
         """The reconstruction before the sigmoid, in the shape of x."""
-        found: Tensor = self.decoder(self.encode(x))
-        return found
+        logits: Tensor = self.decoder(self.encode(x))
+        return logits
 
     def reconstruct(self, x: Tensor) -> Tensor:
         """The reconstruction, in [0, 1]."""
@@ -82,8 +82,11 @@ class Sensed(Backbone):
 class Modular(Network):
     """Sensor, discriminator and projector as one network; a classifier may read z or h.
 
-    The classifier sees them divided by their length.
+    The classifier sees them divided by their length. Clients train the sensor, the server the rest.
     """
+
+    unit_images = True
+    central = ("backbone.discriminator.", "projector.", "classifier.")
 
     def __init__(
         self,

@@ -13,12 +13,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, final
 
-from coterie.core.batch import Batch
-from coterie.core.fields import Decay, PositiveCount
-from coterie.kit.objective import Loss, Objective, projected
-from coterie.kit.self_supervised import collapse, geometry, symmetric_distance
-from coterie.nets.build import Backbone
-from coterie.nets.heads import Network, TargetNetwork, mlp_head
+from coterie.kit import (
+    Backbone,
+    Batch,
+    Loss,
+    Network,
+    Objective,
+    TargetNetwork,
+    fields,
+    mlp_head,
+    projected,
+    self_supervised,
+)
 
 
 @final
@@ -26,9 +32,9 @@ from coterie.nets.heads import Network, TargetNetwork, mlp_head
 class BYOL(Objective):
     """Two views, a predictor and a target network. Takes no labels."""
 
-    momentum: Decay = 0.99  # m of the target
+    momentum: fields.Decay = 0.99  # m of the target
     target: Literal["local", "reset", "aggregate"] = "local"
-    hidden: PositiveCount = 1024  # width inside projector and predictor
+    hidden: fields.PositiveCount = 1024  # width inside projector and predictor
 
     views = ("train", "train")
 
@@ -49,8 +55,8 @@ class BYOL(Objective):
         assert isinstance(net, TargetNetwork)
         one, two = net.each(batch.views)
         assert one.p is not None and two.p is not None
-        total = symmetric_distance(one.p, two.p, *net.goals(batch.views))
-        return Loss(total, notes=geometry(one.z, two.z), outputs=(one, two))
+        total = self_supervised.symmetric_distance(one.p, two.p, *net.goals(batch.views))
+        return Loss(total, notes=self_supervised.geometry(one.z, two.z), outputs=(one, two))
 
     def after_step(self, net: Network, progress: float) -> None:
         """The target follows; networks that a method built itself have none."""
@@ -65,4 +71,4 @@ class BYOL(Objective):
 
     def warning(self, metrics: Mapping[str, float]) -> str | None:
         """Whether the projections have collapsed."""
-        return collapse(metrics)
+        return self_supervised.collapse(metrics)

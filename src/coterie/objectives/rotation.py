@@ -14,13 +14,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.core.batch import Batch
-from coterie.core.errors import ConfigError
-from coterie.core.fields import Count
-from coterie.kit.objective import Loss, Objective, projected
-from coterie.kit.self_supervised import collapse
-from coterie.nets.build import Backbone
-from coterie.nets.heads import Network, mlp_head
+from coterie.kit import (
+    Backbone,
+    Batch,
+    ConfigError,
+    Loss,
+    Network,
+    Objective,
+    fields,
+    mlp_head,
+    projected,
+    self_supervised,
+)
 
 TURNS = 4
 _IMAGE_AXES = 3
@@ -40,7 +45,7 @@ def turn(images: Tensor, quarters: Tensor) -> Tensor:
 class Rotation(Objective):
     """Which way up an image is. Takes no labels."""
 
-    hidden: Count = 0  # width inside the projector; 0: the backbone's
+    hidden: fields.Count = 0  # width inside the projector; 0: the backbone's
 
     def check(self, shape: tuple[int, ...]) -> None:
         """A quarter turn leaves only a square as it was."""
@@ -66,4 +71,4 @@ class Rotation(Objective):
 
     def warning(self, metrics: Mapping[str, float]) -> str | None:
         """Whether projections have collapsed, where a method looks at them."""
-        return collapse(metrics)
+        return self_supervised.collapse(metrics)

@@ -10,12 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from coterie.core.batch import Batch
-from coterie.core.fields import Count, Positive, PositiveCount
-from coterie.kit.objective import Loss, Objective, projected
-from coterie.kit.self_supervised import collapse, geometry, nt_xent
-from coterie.nets.build import Backbone
-from coterie.nets.heads import Network, mlp_head
+from coterie.kit import (
+    Backbone,
+    Batch,
+    Loss,
+    Network,
+    Objective,
+    fields,
+    mlp_head,
+    projected,
+    self_supervised,
+)
 
 
 @final
@@ -23,9 +28,9 @@ from coterie.nets.heads import Network, mlp_head
 class SimCLR(Objective):
     """Contrast of two views against the rest of the batch. Takes no labels."""
 
-    tau: Positive = 0.5
-    hidden: Count = 0  # width inside the projector; 0: the backbone's
-    layers: PositiveCount = 2  # of the projector
+    tau: fields.Positive = 0.5
+    hidden: fields.Count = 0  # width inside the projector; 0: the backbone's
+    layers: fields.PositiveCount = 2  # of the projector
 
     views = ("train", "train")
 
@@ -39,9 +44,9 @@ class SimCLR(Objective):
     def loss(self, net: Network, batch: Batch) -> Loss:
         """NT-Xent over the batch."""
         one, two = net.each(batch.views)
-        total = nt_xent(one.z, two.z, self.tau)
-        return Loss(total, notes=geometry(one.z, two.z), outputs=(one, two))
+        total = self_supervised.nt_xent(one.z, two.z, self.tau)
+        return Loss(total, notes=self_supervised.geometry(one.z, two.z), outputs=(one, two))
 
     def warning(self, metrics: Mapping[str, float]) -> str | None:
         """Whether the projections have collapsed."""
-        return collapse(metrics)
+        return self_supervised.collapse(metrics)

@@ -11,12 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from coterie.core.batch import Batch
-from coterie.core.fields import PositiveCount
-from coterie.kit.objective import Loss, Objective, projected
-from coterie.kit.self_supervised import collapse, geometry, symmetric_distance
-from coterie.nets.build import Backbone
-from coterie.nets.heads import Network, mlp_head
+from coterie.kit import (
+    Backbone,
+    Batch,
+    Loss,
+    Network,
+    Objective,
+    fields,
+    mlp_head,
+    projected,
+    self_supervised,
+)
 
 
 @final
@@ -24,8 +29,8 @@ from coterie.nets.heads import Network, mlp_head
 class SimSiam(Objective):
     """Two views, a predictor and a stop-gradient. Takes no labels."""
 
-    hidden: PositiveCount = 2048  # width inside the projector
-    bottleneck: PositiveCount = 512  # width inside the predictor
+    hidden: fields.PositiveCount = 2048  # width inside the projector
+    bottleneck: fields.PositiveCount = 512  # width inside the predictor
 
     views = ("train", "train")
 
@@ -40,9 +45,9 @@ class SimSiam(Objective):
         """The symmetric distance of the batch."""
         one, two = net.each(batch.views)
         assert one.p is not None and two.p is not None
-        total = symmetric_distance(one.p, two.p, one.z, two.z)
-        return Loss(total, notes=geometry(one.z, two.z), outputs=(one, two))
+        total = self_supervised.symmetric_distance(one.p, two.p, one.z, two.z)
+        return Loss(total, notes=self_supervised.geometry(one.z, two.z), outputs=(one, two))
 
     def warning(self, metrics: Mapping[str, float]) -> str | None:
         """Whether the projections have collapsed."""
-        return collapse(metrics)
+        return self_supervised.collapse(metrics)

@@ -10,10 +10,7 @@ from typing import final
 from torch import nn
 from torch.nn import functional as F
 
-from coterie.core.batch import Batch
-from coterie.kit.objective import Loss, Objective
-from coterie.nets.build import Backbone
-from coterie.nets.heads import Network, moon_projector
+from coterie.kit import Backbone, Batch, Loss, Network, Objective, moon_projector
 
 
 @final

@@ -16,13 +16,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.core.batch import Batch
-from coterie.core.bundle import Tensors
-from coterie.core.fields import Count, Positive, PositiveCount
-from coterie.kit.objective import Loss, Objective, projected
-from coterie.kit.self_supervised import collapse, geometry, swapped_prediction
-from coterie.nets.build import Backbone
-from coterie.nets.heads import Network, mlp_head
+from coterie.kit import (
+    Backbone,
+    Batch,
+    Loss,
+    Network,
+    Objective,
+    Tensors,
+    fields,
+    mlp_head,
+    projected,
+    self_supervised,
+)
 
 _WEIGHT = "prototypes.weight"
 
@@ -32,11 +37,11 @@ _WEIGHT = "prototypes.weight"
 class SwAV(Objective):
     """Swapped prediction of cluster assignments. Takes no labels."""
 
-    prototypes: PositiveCount = 512
-    temperature: Positive = 0.1
-    epsilon: Positive = 0.05  # of Sinkhorn's algorithm
-    iterations: PositiveCount = 3
-    hidden: Count = 0  # width inside the projector; 0: the backbone's
+    prototypes: fields.PositiveCount = 512
+    temperature: fields.Positive = 0.1
+    epsilon: fields.Positive = 0.05  # of Sinkhorn's algorithm
+    iterations: fields.PositiveCount = 3
+    hidden: fields.Count = 0  # width inside the projector; 0: the backbone's
 
     views = ("train", "train")
 
@@ -56,10 +61,10 @@ class SwAV(Objective):
             net.prototypes.weight.copy_(F.normalize(net.prototypes.weight, dim=1))
         z1, z2 = (outputs.z for outputs in net.each(batch.views))
         scores1, scores2 = (self._scores(net.prototypes, z) for z in (z1, z2))
-        total = swapped_prediction(
+        total = self_supervised.swapped_prediction(
             scores1, scores2, self.temperature, self.epsilon, self.iterations
         )
-        return Loss(total, notes=geometry(z1, z2))
+        return Loss(total, notes=self_supervised.geometry(z1, z2))
 
     def _scores(self, prototypes: nn.Linear, z: Tensor) -> Tensor:
         scores: Tensor = prototypes(F.normalize(z, dim=1))
@@ -71,4 +76,4 @@ class SwAV(Objective):
 
     def warning(self, metrics: Mapping[str, float]) -> str | None:
         """Whether the projections have collapsed."""
-        return collapse(metrics)
+        return self_supervised.collapse(metrics)

@@ -22,13 +22,12 @@ import numpy as np
 from coterie.core import exact, seeds
 from coterie.core.bundle import Bundle
 from coterie.core.errors import ConfigError, RunFailed
-from coterie.core.task import METHOD, Task
-from coterie.engine.loop import rounds_of
-from coterie.engine.site import Site
+from coterie.core.task import METHOD
 from coterie.experiment import config as configuration
 from coterie.experiment.config import Config, Tables
-from coterie.experiment.prepare import given_data, prepare
+from coterie.experiment.prepare import given_data, make_player, prepare
 from coterie.kit.networks import Nets
+from coterie.kit.stages import plan_rounds
 from coterie.reproduce.entries import NONE, Entry, Outcome
 from coterie.reproduce.plan import Plan
 from coterie.reproduce.recipe import Cost
@@ -72,23 +71,21 @@ def legs(config: Config, cost: Cost) -> list[Leg]:
     with TemporaryDirectory() as folder, exact.exact_arithmetic():
         given = given_data({"client": (x, y)}, (x, y), 0)
         experiment = prepare(tables, Path(folder), given)
-        site, method = Site(experiment.spec, experiment.partition), experiment.parts.method
-        nets = experiment.parts.nets(METHOD)
-        server, found = method.init(nets), dict[str, Leg]()
-        for stage, place in rounds_of(method.stages(config.run.rounds), 1, config.run.seed):
+        player, parts = make_player(experiment), experiment.parts
+        nets, server, counted = parts.nets(METHOD), parts.start(), dict[str, Leg]()
+        for stage, round in plan_rounds(parts.stages(METHOD), 1, config.run.seed):
             if stage.cohort == "none":
                 continue
-            if stage.name in found:
-                known = found[stage.name]
-                found[stage.name] = replace(known, rounds=known.rounds + 1)
+            if stage.name in counted:
+                known = counted[stage.name]
+                counted[stage.name] = replace(known, rounds=known.rounds + 1)
                 continue
-            down, own = method.broadcast(server, place), method.address(server, place, 0)
-            reply = site.run(Task("update", 0, place, down, own))
-            if reply.error is not None:
-                raise RunFailed(f"its stage {stage.name!r} cannot be counted: {reply.error.reason}")
-            sent = down.nbytes() + (own.nbytes() if own is not None else 0)
-            found[stage.name] = _leg(stage.name, sent, reply.up, nets, len(y))
-        return list(found.values())
+            try:
+                (reply,), account = player.rehearse(stage, round, server, [0])
+            except RunFailed as error:
+                raise RunFailed(f"its stage {stage.name!r} cannot be counted: {error}") from error
+            counted[stage.name] = _leg(stage.name, account.bytes_down, reply.up, nets, len(y))
+        return list(counted.values())
 
 
 def _leg(stage: str, down: int, up: Bundle, nets: Nets, samples: int) -> Leg:

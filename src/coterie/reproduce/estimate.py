@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from coterie.core import exact
-from coterie.core.errors import CoterieError, DataError
+from coterie.core.errors import CoterieError, DataError, RunFailed
 from coterie.core.formatting import counted, duration
-from coterie.core.task import METHOD, Reply, Round, Task
+from coterie.core.task import METHOD, Round
 from coterie.data.batches import DataShard, cut
-from coterie.engine.loop import rounds_of
-from coterie.engine.site import Site
+from coterie.engine.cohort import count_invited
 from coterie.experiment import config as configuration
 from coterie.experiment.config import Config
-from coterie.experiment.prepare import Experiment, prepare
+from coterie.experiment.prepare import Experiment, make_player, prepare
+from coterie.kit.stages import plan_rounds
 from coterie.reproduce.estimate_stages import ALONE, Line, measure_stages, stage_seconds
 from coterie.reproduce.plan import Cell, Plan, run_folder
 
@@ -113,34 +113,33 @@ def _alike(config: Config) -> str:
 
 def measure(config: Config, folder: Path) -> Cost | str:
     """Time a client's task with few and with more steps, and a pass over some test samples."""
-    if any(stage.cohort == ALONE for stage in config.method.stages(config.run.rounds)):
-        whole = prepare(config, folder)
+    whole = prepare(config, folder)
+    if any(stage.cohort == ALONE for stage in whole.parts.stages(METHOD)):
         lines = measure_stages(whole, folder)
         return lines if isinstance(lines, str) else Cost(0.0, 0.0, _per_sample(whole), lines)
-    sites = {}
+    players = {}
     for steps in (_FEW, _MORE):
-        tables = configuration.resolve(config.tables, {"local": {"steps": steps}})
-        sites[steps] = Site((experiment := prepare(tables, folder)).spec, experiment.partition)
-    parts, shares = experiment.parts, experiment.partition
-    sizes = shares.sizes()
-    client = sorted(sizes, key=lambda one: sizes[one])[len(sizes) // 2]
-    server = parts.method.init(parts.nets(METHOD))
-    stages = parts.method.stages(max(config.run.rounds, 3))
+        changes = {"local": {"steps": steps}, "run": {"rounds": max(config.run.rounds, 3)}}
+        players[steps] = make_player(prepare(configuration.resolve(config.tables, changes), folder))
+    parts, sizes = players[_FEW].parts, whole.partition.sizes()
+    client = sorted(sizes, key=lambda other: sizes[other])[len(sizes) // 2]
+    server, stages = parts.start(), parts.stages(METHOD)
     longest = max(stages, key=lambda stage: stage.rounds)
-    places = [r for s, r in rounds_of(stages, len(sizes), config.run.seed) if s is longest]
+    planned = plan_rounds(stages, len(sizes), config.run.seed)
+    rounds = [round for stage, round in planned if stage is longest]
 
-    def ask(steps: int, place: Round) -> Reply:
-        down = parts.method.broadcast(server, place)
-        own = parts.method.address(server, place, client)
-        return sites[steps].run(Task("update", client, place, down, own))
+    def time_task(steps: int, round: Round) -> float:
+        (reply,), _ = players[steps].rehearse(longest, round, server, [client])
+        return reply.seconds
 
-    warm = [ask(steps, place) for steps, place in zip((_FEW, _MORE), places, strict=False)]
-    few, more = ask(_FEW, places[-1]), ask(_MORE, places[-1])
-    for reply in (*warm, few, more):
-        if reply.error is not None:
-            return f"cannot be estimated: {reply.error.reason}"
-    step = max((more.seconds - few.seconds) / (_MORE - _FEW), few.seconds / _FEW / 10)
-    return Cost(max(few.seconds - _FEW * step, 0.0), step, _per_sample(experiment))
+    try:
+        for steps, round in zip((_FEW, _MORE), rounds, strict=False):
+            time_task(steps, round)  # warms up
+        few, more = time_task(_FEW, rounds[-1]), time_task(_MORE, rounds[-1])
+    except RunFailed as error:
+        return f"cannot be estimated: {error}"
+    step = max((more - few) / (_MORE - _FEW), few / _FEW / 10)
+    return Cost(max(few - _FEW * step, 0.0), step, _per_sample(whole))
 
 
 def _per_sample(experiment: Experiment) -> float:
@@ -165,9 +164,9 @@ def seconds(experiment: Experiment, cost: Cost) -> float:
     if config.executor.kind == "processes":
         workers = min(config.executor.workers or exact.cores(), len(sizes))
     training = sum(cost.task + cost.step * _steps(config, size) for size in sizes.values())
-    invited = max(1, int(len(sizes) * config.cohort.fraction + 1e-9)) / len(sizes)
-    every = config.evaluate.every
-    total = sum(stage.rounds for stage in experiment.parts.method.stages(config.run.rounds))
+    every, stages = config.evaluate.every, experiment.parts.stages(METHOD)
+    invited = count_invited(len(sizes), stages[-1], config.cohort.fraction) / len(sizes)
+    total = sum(stage.rounds for stage in stages)
     evaluations = math.ceil(total / every) if every else 1
     times = {
         where: sum(
@@ -181,8 +180,7 @@ def seconds(experiment: Experiment, cost: Cost) -> float:
     tested = cost.sample * tests * times["server"]
     own = cost.sample * sum(map(len, shares.test.values()))
     own *= times["client"]
-    method = experiment.parts.method
-    if method.model(method.init(experiment.parts.nets(METHOD))) is None:
+    if experiment.parts.method.model(experiment.parts.start()) is None:
         # every client's own model is tested, where it lies
         own, tested = own + tested * len(sizes), 0.0
     trained = config.run.rounds * invited * training / workers

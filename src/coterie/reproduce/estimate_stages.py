@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from coterie.core import seeds
-from coterie.core.task import METHOD, Reply, Task
+from coterie.core.task import METHOD, Attempt
 from coterie.data.partition import Partition
-from coterie.engine.loop import rounds_of
-from coterie.engine.site import Site
-from coterie.experiment.prepare import Experiment
-from coterie.kit.context import ServerContext
+from coterie.engine.cohort import Invited, count_asked
+from coterie.engine.spec import Parts
+from coterie.experiment.prepare import Experiment, make_player
+from coterie.kit.stages import plan_rounds
 
 FEW, MORE = 48, 144  # samples
 ALONE = "none"  # the cohort of a round on the server alone
@@ -58,53 +57,37 @@ def _once(
     experiment: Experiment, client: int, samples: int, folder: Path
 ) -> dict[str, float] | str:
     """The seconds of the first round of every stage, with one client of so many samples."""
-    shares, parts = experiment.partition, experiment.parts
+    shares = experiment.partition
     shifts = {client: shares.shifts[client]} if client in shares.shifts else {}
     alone = Partition({client: shares.train[client][:samples]}, {}, (), shifts)
     folder.mkdir()
-    site = Site(replace(experiment.spec, folder=str(folder)), alone)
-    method, config = parts.method, experiment.config
-    with seeds.scoped(seeds.torch_seed(config.run.seed, "start", 0)):
-        server = method.init(parts.nets(METHOD))
-    seconds: dict[str, float] = {}
-    for stage, place in rounds_of(method.stages(config.run.rounds), 1, config.run.seed):
+    spec = replace(experiment.spec, folder=str(folder))
+    player = make_player(replace(experiment, spec=spec, partition=alone, parts=Parts(spec)))
+    parts = player.parts
+    server, seconds = parts.start(), dict[str, float]()
+    for stage, round in plan_rounds(parts.stages(METHOD), 1, spec.seed):
         if stage.name in seconds:
             continue
-        replies: list[Reply] = []
-        if stage.cohort != ALONE:
-            down = method.broadcast(server, place)
-            task = Task("update", client, place, down, method.address(server, place, client))
-            replies.append(site.run(task))
-            if (error := replies[0].error) is not None:
-                return f"cannot be estimated: {error.reason}"
-        ctx = ServerContext(
-            round=place,
-            objective=parts.objective,
-            local=parts.local,
-            nets=parts.nets(METHOD),
-            rules=method.uploads(stage.name),
-            optimizer=config.server,
-            spool=folder / "spool",
-        )
+        cohort = Invited() if stage.cohort == ALONE else Invited((client,))
         begin = time.perf_counter()
-        with seeds.scoped(place.torch_seed()):
-            server = method.server_update(ctx, server, iter(replies))
-        parts.nets(METHOD).release()
+        played = player.round(METHOD, stage, round, server, cohort, Attempt())
         spent = time.perf_counter() - begin
-        seconds[stage.name] = replies[0].seconds if replies else spent
+        if played.server is None:
+            return f"cannot be estimated: {played.replies.first_problem()}"
+        server = played.server
+        seconds[stage.name] = played.replies.seconds.get(client, spent)
     return seconds
 
 
 def stage_seconds(experiment: Experiment, lines: Mapping[str, Line], workers: int) -> float:
     """All rounds of all stages: clients' work is shared by the workers, the server's is not."""
-    config, sizes = experiment.config, experiment.partition.sizes()
-    invited = max(1, int(len(sizes) * config.cohort.fraction + 1e-9)) / len(sizes)
+    fraction, sizes = experiment.config.cohort.fraction, experiment.partition.sizes()
     total = 0.0
-    for stage in experiment.parts.method.stages(config.run.rounds):
+    for stage in experiment.parts.stages(METHOD):
         line = lines[stage.name]
         if stage.cohort == ALONE:
             total += stage.rounds * line(sum(sizes.values()))
             continue
-        asked = (invited if stage.cohort == "sample" else 1.0) * (1.0 - stage.drop)
+        asked = count_asked(len(sizes), stage, fraction) / len(sizes)
         total += stage.rounds * asked * sum(map(line, sizes.values())) / workers
     return total

@@ -22,14 +22,13 @@ from coterie.core import exact, seeds
 from coterie.core.bundle import Tensors
 from coterie.core.errors import ConfigError, RunFailed
 from coterie.core.files import replace_durably
-from coterie.core.task import METHOD, Task
+from coterie.core.task import METHOD
 from coterie.data.batches import DataShard
 from coterie.engine.checkpoints import CheckpointStore
-from coterie.engine.loop import rounds_of
-from coterie.engine.site import Site
 from coterie.experiment.config import Config
-from coterie.experiment.prepare import Experiment, prepare
+from coterie.experiment.prepare import Experiment, make_player, prepare
 from coterie.experiment.run import MODEL
+from coterie.kit.stages import plan_rounds
 from coterie.report.page import document
 from coterie.report.scatter import Scatter, in_plane
 from coterie.reproduce.recipe import Features
@@ -131,7 +130,7 @@ def local_models(
     for client in clients:
         if client not in partition.clients:
             raise ConfigError(f"features.clients = {client}: there is no such client")
-    if experiment.parts.method.has_personal():
+    if experiment.parts.method.has("personal"):
         return {c: load_file(folder / "personal" / partition.file_name(c)) for c in clients}
     return {client: _trained(experiment, folder, client) for client in clients}
 
@@ -141,20 +140,9 @@ def _trained(experiment: Experiment, folder: Path, client: int) -> Tensors:
     kept = CheckpointStore(folder).newest()
     if kept is None:
         raise RunFailed(f"{folder} holds no checkpoint")
-    server, method, config = kept[0], experiment.parts.method, experiment.config
-    stages = method.stages(config.run.rounds)
-    clients = len(experiment.partition.clients)
-    _, place = rounds_of(stages, clients, config.run.seed)[-1]
-    task = Task(
-        "update",
-        client,
-        place,
-        method.broadcast(server, place),
-        method.address(server, place, client),
-    )
-    reply = Site(experiment.spec, experiment.partition).run(task)
-    if reply.error is not None:
-        raise RunFailed(f"client {client} could not train: {reply.error.reason}")
+    stages, clients = experiment.parts.stages(METHOD), len(experiment.partition.clients)
+    stage, round = plan_rounds(stages, clients, experiment.config.run.seed)[-1]
+    (reply,), _ = make_player(experiment).rehearse(stage, round, kept[0], [client])
     return reply.up["model"]
 
 

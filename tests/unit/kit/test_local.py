@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_pool import tiny_network
+from test_networks import tiny_network
 from torch import Tensor, nn
 
 from coterie.core.batch import Batch

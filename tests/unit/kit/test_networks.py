@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.batch import Batch
-from coterie.kit.networks import Frozen, Nets
+from coterie.kit.networks import Nets
 from coterie.nets.heads import Network
 from coterie.nets.norm import batch_norm_buffers
 
@@ -181,9 +181,8 @@ def test_frozen_networks_are_distinct_until_released_and_then_reused() -> None:
 
 def test_batch_statistics_where_no_shared_ones_exist() -> None:
     nets = Nets({"model": tiny_network()}, local_buffers=True)
-    frozen = nets.frozen("model", nets.weights(), {})
-    by_initial = frozen.encode(images())
-    nets.statistics_from_batches(frozen.net)
+    by_initial = nets.frozen("model", nets.weights(), {}).encode(images())
+    frozen = nets.frozen_on_server("model", nets.weights())
     h = frozen.encode(images())
     assert torch.allclose(h.mean(dim=0), torch.zeros(4), atol=1e-5)
     assert torch.equal(frozen.net.state_dict()["backbone.1.running_mean"], torch.zeros(4))
@@ -192,21 +191,18 @@ def test_batch_statistics_where_no_shared_ones_exist() -> None:
 
 
 def test_what_only_the_server_trains_is_kept_by_nobody() -> None:
-    central = {"model": ("backbone.",)}
-    nets = Nets(
-        {"model": tiny_network()}, private=("backbone",), local_buffers=True, central=central
-    )
+    net = tiny_network()
+    net.central = ("backbone.",)
+    nets = Nets({"model": net}, private=("backbone",), local_buffers=True)
     names = {name for name in tiny_network().state_dict() if name.startswith("backbone.")}
     assert names <= nets.weights().keys()
-    frozen = nets.frozen("model", nets.weights(), {})
-    nets.statistics_from_batches(frozen.net)
+    frozen = nets.frozen_on_server("model", nets.weights())
     assert not any(module.training for module in frozen.net.backbone.modules())
 
 
 def test_shared_statistics_are_left_alone() -> None:
     nets = Nets({"model": tiny_network()})
-    frozen = Frozen(tiny_network().eval())
-    nets.statistics_from_batches(frozen.net)
+    frozen = nets.frozen_on_server("model", nets.weights())
     assert not any(module.training for module in frozen.net.modules())
 
 

@@ -18,6 +18,7 @@ from coterie.evaluate.shared.head import count_right, fresh_head, train_head
 from coterie.kit.context import ClientContext, ServerContext, Shard
 from coterie.kit.method import FederatedEvaluator
 from coterie.kit.networks import Frozen, Nets
+from coterie.kit.rules import Gather, Mean
 
 ROUNDS = 21  # 20 of training, one of testing
 
@@ -34,7 +35,7 @@ def encoded(net: Frozen, data: Shard) -> ClientState:
 class SharedHead(FederatedEvaluator):
     """All of a federated probe but whose encoders are used and what is made of the results."""
 
-    reduce: ClassVar = {"head": "mean", "found": "gather"}
+    reduce: ClassVar = {"head": Mean(), "found": Gather()}
 
     def begin(self, net: Frozen, data: Shard) -> ClientState:
         """The features of the training and test samples."""
