@@ -1,9 +1,11 @@
 """`coterie list`: what can be named in a configuration. Imports nothing that it lists."""
 
 import ast
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,6 +13,7 @@ from rich.table import Table
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
+from coterie.evaluate import ALIASES
 
 _PACKAGE = Path(__file__).parent.parent
 _FOLDERS = {
@@ -35,7 +38,9 @@ def entries(kind: str) -> dict[str, str]:
     for name in registry.names(folder):
         tree = ast.parse((_PACKAGE / folder / f"{name.replace('-', '_')}.py").read_text())
         found[name] = (ast.get_docstring(tree) or "").splitlines()[0]
-    return found
+    if kind == "evaluators":
+        found |= {name: _describe_alias(entry) for name, entry in ALIASES.items()}
+    return dict(sorted(found.items()))
 
 
 def show(
@@ -59,6 +64,11 @@ def show(
         for name, line in entries(one).items():
             table.add_row(name, line)
         console.print(table)
+
+
+def _describe_alias(entry: Mapping[str, Any]) -> str:
+    options = [f"{key} = {json.dumps(value)}" for key, value in entry.items() if key != "name"]
+    return f"Short for {entry['name']}{' with ' if options else ''}{', '.join(options)}."
 
 
 def _first_line(file: Path) -> str:

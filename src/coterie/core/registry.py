@@ -26,14 +26,19 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def check_known(key: str, name: str, known: Iterable[str]) -> None:
+    """Refuse a name that is not known, with the nearest one that is."""
+    known = tuple(known)
+    if name not in known:
+        hint = nearest(name, known) or f"; it is one of: {', '.join(known)}"
+        raise ConfigError(f"{key} = {name!r} is not known{hint}")
+
+
 def find(folder: str, name: str, base: type[T], key: str) -> type[T]:
     """The class behind a name: a file of the folder, or the user's own `"package.module:Class"`."""
     if ":" in name:
         return _own(name, base, key)
-    if name not in names(folder):
-        known = names(folder)
-        hint = nearest(name, known) or f"; it is one of: {', '.join(known)}"
-        raise ConfigError(f"{key} = {name!r} is not known{hint}")
+    check_known(key, name, names(folder))
     module = import_module(f"coterie.{folder.replace('/', '.')}.{name.replace('-', '_')}")
     for value in vars(module).values():
         own = isinstance(value, type) and value.__module__ == module.__name__

@@ -140,7 +140,10 @@ class ExecutorSettings:
 
 @dataclass(frozen=True)
 class EvaluateSettings:
-    """The `[evaluate]` table; `evaluators` is written `with` there."""
+    """The `[evaluate]` table; `evaluators` is written `with` there.
+
+    Of the evaluators these are the keys; `Config.evaluators` has the evaluators themselves.
+    """
 
     every: Count = 1  # rounds between evaluations; 0: only after the last round
     last: tuple[str, ...] = ()  # more evaluators, for the last round alone

@@ -1,4 +1,10 @@
-"""Top-1 accuracy and mean cross-entropy on the global test set."""
+"""Top-1 accuracy and mean cross-entropy of the classifier on test data.
+
+On the server: the global model on the global test set. On clients (`where = "client"`): every
+client's personal model, where it has one, on its own part of the test set, which was dealt by the
+clients' shares of each class's training samples. Reported over clients, each counting once: the
+mean, the standard deviation, and the mean of the worst tenth (at least one client).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,34 +13,45 @@ from typing import final
 from torch.nn import functional as F
 
 from coterie.core.errors import ConfigError
+from coterie.core.task import ClientId
+from coterie.evaluate.shared.clients import average_clients, summarise_clients
 from coterie.kit.context import Shard
-from coterie.kit.evaluator import Evaluator
+from coterie.kit.evaluator import Evaluator, Where
 from coterie.kit.networks import Frozen
 
-
-def classify(net: Frozen, data: Shard) -> Mapping[str, float]:
-    """Accuracy and loss of a model on the test samples of a body of data."""
-    right, loss, count = 0, 0.0, 0
-    for batch in data.sweep(test=True):
-        logits = net(batch).logits
-        if logits is None:
-            raise ConfigError(
-                "accuracy needs a classifier, and the objective has none: change evaluate.with"
-            )
-        right += int((logits.argmax(dim=1) == batch.y).sum())
-        loss += float(F.cross_entropy(logits, batch.y, reduction="sum"))
-        count += len(batch)
-    return {"accuracy": right / count, "loss": loss / count}
+NAME = "accuracy"
 
 
 @final
 @dataclass(frozen=True)
 class Accuracy(Evaluator):
-    """The global model on the global test set."""
+    """How often the classifier is right."""
 
-    where = "server"
     needs = ("classifier",)
+
+    where: Where = "server"
+    key: str = NAME
+
+    @property
+    def loss(self) -> str:
+        """The name of the second metric."""
+        return "loss" if self.key == NAME else f"{self.key}_loss"
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
         """`accuracy` and `loss`."""
-        return classify(net, data)
+        right, loss, count = 0, 0.0, 0
+        for batch in data.sweep(test=True):
+            logits = net(batch).logits
+            if logits is None:
+                raise ConfigError(
+                    "accuracy needs a classifier, and the objective has none: change evaluate.with"
+                )
+            right += int((logits.argmax(dim=1) == batch.y).sum())
+            loss += float(F.cross_entropy(logits, batch.y, reduction="sum"))
+            count += len(batch)
+        return {self.key: right / count, self.loss: loss / count}
+
+    def summarise(self, found: Mapping[ClientId, Mapping[str, float]]) -> Mapping[str, float]:
+        """Mean, spread and worst decile of the accuracy over the clients, and their mean loss."""
+        loss = average_clients(found, self.loss)
+        return {**summarise_clients(found, self.key), f"client_{self.loss}_mean": loss}

@@ -22,15 +22,15 @@ import torch
 from torch import Tensor
 
 from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
+from coterie.core.fields import PositiveCount
 from coterie.core.task import Reply, Round
+from coterie.evaluate.shared.features import encode_client
 from coterie.evaluate.shared.head import count_right, fresh_head, train_head
-from coterie.evaluate.shared.program import encoded
 from coterie.kit.context import ClientContext, ServerContext, Shard
 from coterie.kit.method import FederatedEvaluator
 from coterie.kit.networks import Frozen, Nets
 from coterie.kit.rules import Sum
 
-VIRTUAL = 200  # features drawn of every class
 _RIDGE = 1e-6  # added to the variances
 _FEWEST = 2  # samples of a class that have a covariance
 
@@ -40,13 +40,16 @@ _FEWEST = 2  # samples of a class that have a covariance
 class CCVR(FederatedEvaluator):
     """One classifier over the global encoder, from moments of the clients' features."""
 
-    rounds: int = 2  # moments, then tests
+    rounds = 2  # moments, then tests
+
+    virtual: PositiveCount = 200  # features drawn of every class
+    key: str = "ccvr"
 
     reduce: ClassVar = {"moments": Sum(), "found": Sum()}  # each is empty in the other's round
 
     def begin(self, net: Frozen, data: Shard) -> ClientState:
         """The features of the training and test samples."""
-        return encoded(net, data)
+        return encode_client(net, data)
 
     def start(self, nets: Nets, weights: Tensors) -> ServerState:
         """Nothing: the clients begin."""
@@ -81,7 +84,7 @@ class CCVR(FederatedEvaluator):
         if "head" in server:
             return server.replace(found={**server["found"], **reduced["found"]})
         sums = reduced["moments"]
-        h, y = virtual(sums, VIRTUAL, ctx.generator("virtual"))
+        h, y = draw_virtual(sums, self.virtual, ctx.generator("virtual"))
         head = fresh_head(len(sums["count"]), h)
         if len(y):
             head = train_head(head, h, y, ctx.generator("order"))
@@ -95,8 +98,8 @@ class CCVR(FederatedEvaluator):
         """`ccvr` and `ccvr_labels`."""
         found = {name: int(count) for name, count in server["found"].items()}
         return {
-            "ccvr": found["right"] / found["tests"] if found["tests"] else float("nan"),
-            "ccvr_labels": float(found["labels"]),
+            self.key: found["right"] / found["tests"] if found["tests"] else float("nan"),
+            f"{self.key}_labels": float(found["labels"]),
         }
 
 
@@ -128,7 +131,7 @@ def gaussians(sums: Tensors) -> Iterator[tuple[int, Tensor, Tensor]]:
         yield label, mean, (square - count * torch.outer(mean, mean)) / (count - 1)
 
 
-def virtual(sums: Tensors, each: int, draw: np.random.Generator) -> tuple[Tensor, Tensor]:
+def draw_virtual(sums: Tensors, each: int, draw: np.random.Generator) -> tuple[Tensor, Tensor]:
     """Features of every class that has a covariance, drawn from its Gaussian, and their labels."""
     width = sums["sum"].shape[1]
     ridge = _RIDGE * torch.eye(width, dtype=torch.float64)

@@ -1,6 +1,7 @@
 """How the global model's representations are spread; warns when they collapse.
 
-On at most 2,048 test samples, drawn by the seed of the run, with u = h / |h| of d dimensions:
+On at most 2,048 test samples, drawn by the seed of the run, with u = h / |h| of d dimensions (z for
+`layer = "z"`):
 
     feature_std     sqrt(d) * mean over dimensions of the standard deviation of u
     effective_rank  exp(-sum p_i log p_i), p_i = the singular values of u over their sum
@@ -20,22 +21,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.core import seeds
+from coterie.evaluate.shared.features import Layer, heads_for
 from coterie.kit.context import Shard
 from coterie.kit.evaluator import Evaluator
 from coterie.kit.networks import Frozen
 from coterie.kit.self_supervised import COLLAPSED
 
+NAME = "geometry"
 MOST = 2048  # samples
 _ROWS = 256  # samples at once; MOST is a multiple, so that no batch of one is left over
 
 
-def sample(net: Frozen, data: Shard, seed: int) -> Tensor:
-    """h of the drawn test samples."""
+def sample(net: Frozen, data: Shard, seed: int, layer: Layer = "h") -> Tensor:
+    """h (or z) of the drawn test samples."""
+    encode = net.encode if layer == "h" else net.project
     count = sum(len(batch) for batch in data.sweep(test=True))
     if count < 2:
         return torch.empty(0, 0)
     if count <= MOST:
-        return torch.cat([net.encode(batch.x) for batch in data.sweep(test=True)])
+        return torch.cat([encode(batch.x) for batch in data.sweep(test=True)])
     chosen = torch.zeros(count, dtype=torch.bool)
     chosen[torch.from_numpy(seeds.generator(seed, "geometry").permutation(count)[:MOST])] = True
     waiting, found = [], []
@@ -43,10 +47,10 @@ def sample(net: Frozen, data: Shard, seed: int) -> Tensor:
         waiting.append(batch.x[chosen[batch.index].to(batch.x.device)])
         if sum(map(len, waiting)) >= _ROWS:
             images = torch.cat(waiting)
-            found.append(net.encode(images[:_ROWS]))
+            found.append(encode(images[:_ROWS]))
             waiting = [images[_ROWS:]]
     rest = torch.cat(waiting)
-    return torch.cat([*found, *([net.encode(rest)] if len(rest) else [])])
+    return torch.cat([*found, *([encode(rest)] if len(rest) else [])])
 
 
 def measure(h: Tensor) -> dict[str, float]:
@@ -67,19 +71,31 @@ def measure(h: Tensor) -> dict[str, float]:
 class Geometry(Evaluator):
     """The global model on a sample of the test set."""
 
-    where = "server"
+    layer: Layer = "h"
+    key: str = NAME
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The projector, for z."""
+        return heads_for(self.layer)
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
-        """`feature_std`, `effective_rank` and `uniformity`."""
-        h = sample(net, data, seed)
-        return measure(h) if len(h) > 1 else {}
+        """`feature_std`, `effective_rank` and `uniformity`, behind the key if it is another one."""
+        h = sample(net, data, seed, self.layer)
+        measures = measure(h) if len(h) > 1 else {}
+        return {f"{self._prefix}{name}": value for name, value in measures.items()}
 
     def warning(self, metrics: Mapping[str, float]) -> str | None:
         """Whether all samples look the same to the model."""
-        spread = metrics.get("feature_std", 1.0)
+        name = f"{self._prefix}feature_std"
+        spread = metrics.get(name, 1.0)
         if spread >= COLLAPSED:
             return None
         return (
-            f"the representations have collapsed: feature_std is {spread:.3f}, below {COLLAPSED} "
+            f"the representations have collapsed: {name} is {spread:.3f}, below {COLLAPSED} "
             "(1: spread out); try a smaller local.lr or another objective"
         )
+
+    @property
+    def _prefix(self) -> str:
+        return "" if self.key == NAME else f"{self.key}_"

@@ -1,8 +1,9 @@
-"""Weighted kNN of the global model's representations, on the global test set.
+"""Weighted kNN of representations: nothing is trained.
 
-The k = 200 nearest training samples (all, where there are fewer) by cosine vote for their class
-with the weight exp(similarity / 0.1) (Wu et al., CVPR 2018). The bank is the whole training set
-with the test transform. Nothing is trained.
+The k nearest training samples (all, where there are fewer) by cosine vote for their class with the
+weight exp(similarity / temperature) (Wu et al., CVPR 2018). On the server: the global model, with
+the whole training set as the bank and the global test set. On clients (`where = "client"`): every
+client's personal model where it has one, with its own training and test data.
 """
 
 from collections.abc import Mapping
@@ -13,46 +14,61 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.evaluate.shared.features import Layer, features
+from coterie.core.fields import Positive, PositiveCount
+from coterie.core.task import ClientId
+from coterie.evaluate.shared.clients import average_clients, summarise_clients
+from coterie.evaluate.shared.features import Layer, features, heads_for
 from coterie.kit.context import Shard
-from coterie.kit.evaluator import Evaluator
+from coterie.kit.evaluator import Evaluator, Where
 from coterie.kit.networks import Frozen
 
-NEIGHBOURS = 200
-TEMPERATURE = 0.1
 _ROWS = 256  # queries at once
 
 
-def vote(bank: Tensor, labels: Tensor, queries: Tensor, classes: int) -> Tensor:
+def vote(
+    bank: Tensor, labels: Tensor, queries: Tensor, classes: int, k: int, temperature: float
+) -> Tensor:
     """The class of every query; bank and queries have length one."""
-    k = min(NEIGHBOURS, len(bank))
-    found = []
+    k = min(k, len(bank))
+    winners = []
     for start in range(0, len(queries), _ROWS):
-        nearest, places = (queries[start : start + _ROWS] @ bank.T).topk(k, dim=1)
-        voters = F.one_hot(labels[places], classes).to(nearest.dtype)
-        votes = (nearest / TEMPERATURE).exp()[:, None] @ voters
-        found.append(votes[:, 0].argmax(dim=1))
-    return torch.cat(found)
-
-
-def neighbours(
-    net: Frozen, data: Shard, name: str = "knn", layer: Layer = "h"
-) -> Mapping[str, float]:
-    """The accuracy on the test samples with the training samples as the bank, and its size."""
-    (bank, labels), (queries, y) = (features(net, data, test, layer) for test in (False, True))
-    if not (len(labels) and len(y)):
-        return {}
-    right = int((vote(bank, labels, queries, data.classes) == y).sum())
-    return {name: right / len(y), f"{name}_bank": float(len(labels))}
+        nearest, rows = (queries[start : start + _ROWS] @ bank.T).topk(k, dim=1)
+        voters = F.one_hot(labels[rows], classes).to(nearest.dtype)
+        votes = (nearest / temperature).exp()[:, None] @ voters
+        winners.append(votes[:, 0].argmax(dim=1))
+    return torch.cat(winners)
 
 
 @final
 @dataclass(frozen=True)
 class Knn(Evaluator):
-    """The global model, all training samples as the bank."""
+    """How often the nearest training samples have the class of a test sample."""
 
-    where = "server"
+    k: PositiveCount = 200
+    temperature: Positive = 0.1
+    layer: Layer = "h"
+    where: Where = "server"
+    key: str = "knn"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The projector, for z."""
+        return heads_for(self.layer)
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
-        """`knn` and `knn_bank`."""
-        return neighbours(net, data)
+        """`knn`, and the number of samples in the bank as `knn_bank`."""
+        bank, labels = features(net, data, test=False, layer=self.layer)
+        queries, y = features(net, data, test=True, layer=self.layer)
+        if not (len(labels) and len(y)):
+            return {}
+        winners = vote(bank, labels, queries, data.classes, self.k, self.temperature)
+        right = int((winners == y).sum())
+        return {self.key: right / len(y), f"{self.key}_bank": float(len(labels))}
+
+    def summarise(self, found: Mapping[ClientId, Mapping[str, float]]) -> Mapping[str, float]:
+        """Mean, spread and worst decile over the clients, and the mean bank."""
+        bank = f"{self.key}_bank"
+        return {
+            **summarise_clients(found, self.key),
+            f"client_{bank}": average_clients(found, bank),
+        }

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -32,6 +33,7 @@ from coterie.core.settings import (
 from coterie.data import datasets
 from coterie.data.augment import AUGMENTS
 from coterie.data.partition import Scheme, load_class
+from coterie.experiment.evaluators import make_evaluators, read_entries
 from coterie.kit.evaluator import Evaluator
 from coterie.kit.method import FederatedEvaluator, Method
 from coterie.kit.objective import Objective
@@ -206,13 +208,14 @@ def resolve(tables: Tables, overrides: Tables | None = None, name: str = "custom
     overrides = overrides or {}
     built: dict[str, Any] = {}
     resolved: Tables = {}
+    entries, keys = read_entries({**tables.get("evaluate", {}), **overrides.get("evaluate", {})})
     for table in _TABLES:
         base, over = tables.get(table, {}), overrides.get(table, {})
         if table in _CHOSEN:
             built[table], resolved[table] = _choose(table, base, over)
         else:
-            values = {_SPELLING.get(key, key): value for key, value in {**base, **over}.items()}
-            built[table] = validated(table, table, _PLAIN[table], values)
+            values = keys if table == "evaluate" else {**base, **over}
+            built[table] = validated(table, table, _PLAIN[table], values, _SPELLING)
             back = {new: old for old, new in _SPELLING.items()}
             found = asdict(built[table])
             resolved[table] = {back.get(key, key): _plain(value) for key, value in found.items()}
@@ -220,7 +223,9 @@ def resolve(tables: Tables, overrides: Tables | None = None, name: str = "custom
     kernel = kernel_in_use(built["net"].kernel, devices)  # a run resumes only under the same
     built["net"] = replace(built["net"], kernel=kernel)
     resolved["net"]["kernel"] = kernel
-    config = Config(name, resolved, **built, evaluators=_evaluators(built["evaluate"]))
+    evaluators, written = make_evaluators(entries, validated)
+    resolved["evaluate"] |= written
+    config = Config(name, resolved, **built, evaluators=evaluators)
     _check_together(config)
     return config
 
@@ -256,27 +261,32 @@ def _class(table: str, choice: str) -> Any:
     return registry.find(f"{table}s", choice, base, f"{table}.name")
 
 
-def validated(table: str, owner: str, kind: Any, values: Mapping[str, Any]) -> Any:
+def validated(
+    table: str,
+    owner: str,
+    kind: Any,
+    given: Mapping[str, Any],
+    spelling: Mapping[str, str] = MappingProxyType({}),
+) -> Any:
     """The dataclass of a table; `owner` is who is said to take its keys."""
-    back = {new: old for old, new in _SPELLING.items()}
+    back = {new: old for old, new in spelling.items()}
     known = [back.get(f.name, f.name) for f in fields(kind)]
-    for key in values:
-        if back.get(key, key) not in known:
+    for key in given:
+        if key not in known:
             hint = registry.nearest(key, [*known, *filter(None, [_CHOSEN.get(table)])])
             takes = f"; {owner} takes: {', '.join(known) or 'no key'}"
             raise ConfigError(f"{table} has no key {key!r}{hint}{takes}".replace("?;", "?"))
-    for key, value in values.items():
+    for key, value in given.items():
         if not _finite(value):
-            raise ConfigError(f"{table}.{back.get(key, key)} = {value} is not a finite number")
+            raise ConfigError(f"{table}.{key} = {value} is not a finite number")
     try:
-        text = json.dumps(dict(values), default=str)
+        text = json.dumps({spelling.get(k, k): v for k, v in given.items()}, default=str)
         return _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         key = back.get(str(first["loc"][0]), str(first["loc"][0])) if first["loc"] else ""
-        value = values.get(_SPELLING.get(key, key))
         said = first["msg"].removeprefix("Value error, ")
-        place = f"{table}.{key} = {value!r}" if key else table
+        place = f"{table}.{key} = {given.get(key)!r}" if key else table
         raise ConfigError(f"{place}: {said[0].lower()}{said[1:]}") from error
 
 
@@ -284,29 +294,6 @@ def validated(table: str, owner: str, kind: Any, values: Mapping[str, Any]) -> A
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     """What checks a class; making one takes far longer than using it."""
     return TypeAdapter(kind)
-
-
-def _evaluators(table: EvaluateSettings) -> dict[str, Evaluator | FederatedEvaluator]:
-    found: dict[str, Evaluator | FederatedEvaluator] = {}
-    named = [("evaluate.with", name) for name in table.evaluators]
-    named += [("evaluate.last", name) for name in table.last]
-    for key, name in named:
-        if key == "evaluate.last" and name in found:
-            raise ConfigError(f"{key} = {name!r} runs already: it is named before")
-        kind: Any = object
-        kind = registry.find("evaluate", name, kind, key)
-        if not issubclass(kind, Evaluator | FederatedEvaluator):
-            raise ConfigError(f"{key} = {name!r} is not an evaluator")
-        try:
-            found[name] = kind()
-        except TypeError as error:  # abstract, or a field without a default
-            raise ConfigError(f"{key} = {name!r} cannot be made: {error}") from error
-    if table.last and table.stop_at_target:
-        raise ConfigError(
-            "evaluate.last waits for the last round, which evaluate.stop_at_target may leave out: "
-            "choose one of them"
-        )
-    return found
 
 
 def _check_table(name: str) -> None:
@@ -324,6 +311,11 @@ def _check_together(config: Config) -> None:
             f"not with {objective!r}"
         )
     config.method.check(config.local)
+    if config.evaluate.last and config.evaluate.stop_at_target:
+        raise ConfigError(
+            "evaluate.last waits for the last round, which evaluate.stop_at_target may leave out: "
+            "choose one of them"
+        )
     _one_of("net.backbone", config.net.backbone, registry.names("nets/backbones"))
     _one_of("data.augment", config.data.augment, tuple(AUGMENTS))
     if config.data.name != GIVEN:
@@ -365,4 +357,6 @@ def _plain(value: Any) -> Any:
 def _toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {_toml(v)}' for key, v in value.items())} }}"
     return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

@@ -2,25 +2,38 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from coterie.core.task import ClientId
 from coterie.kit.context import Shard
 from coterie.kit.networks import Frozen
 
+Where = Literal["server", "client"]
+
 
 class Evaluator(ABC):
     """A measurement on the server (the global data) or on every client (its own data).
 
-    Measurements that take rounds of their own are `FederatedEvaluator`s.
+    Its fields are its keys in an entry of `evaluate.with`. If it has a field `key: str`, the key of
+    its entry is put there, and its metrics should carry it. Measurements that take rounds of their
+    own are `FederatedEvaluator`s.
     """
 
-    where: ClassVar[Literal["server", "client"]] = "server"
-    needs: ClassVar[tuple[str, ...]] = ()  # heads that the network must have
-    pools: ClassVar[bool] = False
-    """On clients: its training samples are those of all clients, its test samples the client's own.
+    where: Where = "server"
 
-    Only a simulation can do that; where the data are those of sites it is a configuration error."""
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The heads that the network must have; a constant in the class will do."""
+        return ()
+
+    @property
+    def pools(self) -> bool:
+        """On clients: whether it trains on the samples of all clients, and tests on its own.
+
+        Only a simulation can do that; where the data are those of sites it is a configuration
+        error. A constant in the class will do.
+        """
+        return False
 
     @abstractmethod
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:

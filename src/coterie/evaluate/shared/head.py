@@ -19,9 +19,6 @@ from torch import Tensor
 
 from coterie.core import seeds
 from coterie.core.bundle import Tensors
-from coterie.evaluate.shared.features import Layer, features
-from coterie.kit.context import Shard
-from coterie.kit.networks import Frozen
 
 RATE, BATCH, MOMENTUM = 30.0, 256, 0.9
 EPOCHS, STEPS = 100, 2000  # as many epochs, and as many steps, at least
@@ -69,31 +66,10 @@ def count_right(head: Tensors, h: Tensor, y: Tensor) -> int:
     return int(((h @ head["weight"].T + head["bias"]).argmax(dim=1) == y).sum())
 
 
-def balanced(y: Tensor, share: float, seed: int) -> Tensor:
+def choose_balanced(y: Tensor, share: float, seed: int) -> Tensor:
     """A share of the samples, as many of each class: one at least, all where it has too few."""
     labels = y.cpu().numpy()
     draw, classes = seeds.generator(seed, "probe/labels"), np.unique(labels)
     each = max(1, round(share * len(labels) / len(classes)))
-    chosen = [draw.permutation(np.flatnonzero(labels == one))[:each] for one in classes]
+    chosen = [draw.permutation(np.flatnonzero(labels == label))[:each] for label in classes]
     return torch.from_numpy(np.sort(np.concatenate(chosen))).to(y.device)
-
-
-def probe(
-    net: Frozen,
-    data: Shard,
-    seed: int,
-    name: str = "probe",
-    share: float = 1.0,
-    layer: Layer = "h",
-) -> dict[str, float]:
-    """Train on the training samples (a share of them), test on the test samples."""
-    (h, y), (h_test, y_test) = (features(net, data, test, layer) for test in (False, True))
-    if not (len(y) and len(y_test)):
-        return {}
-    if share < 1.0:
-        rows = balanced(y, share, seed)
-        h, y = h[rows], y[rows]
-    draw = seeds.generator(seed, "probe/order")
-    head = train_head(fresh_head(data.classes, h), h, y, draw)
-    right = count_right(head, h_test, y_test)
-    return {name: right / len(y_test), f"{name}_labels": float(len(y))}
