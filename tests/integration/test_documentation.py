@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from coterie.cli.main import app
 from coterie.core import registry
 from coterie.core.errors import CoterieError, DataError
 from coterie.core.settings import NetSettings
+from coterie.evaluate import ALIASES
 from coterie.experiment.config import CONFIGS, resolve, shipped
 
 ROOT = Path(__file__).parents[2]
@@ -274,6 +275,24 @@ def test_every_key_is_documented_with_its_default() -> None:
             if values:
                 expected[kind] = values
     assert documented() == expected
+
+
+def test_every_field_of_an_evaluator_is_documented_with_its_default() -> None:
+    page = (ROOT / "docs" / "evaluation.md").read_text()
+    found: dict[tuple[str, str], Any] = {}
+    for field, owners, default in re.findall(r"^\| `(\w+)` \| (`.*?`) \| `(.*?)` \|", page, re.M):
+        value = tomllib.loads(f"value = {default}")["value"]
+        found |= {(owner, field): value for owner in re.findall(r"`(\w+)`", owners)}
+    evaluators = resolve({}, {"evaluate": {"with": [*registry.names("evaluate")]}}).evaluators
+    values: dict[str, Any] = dict(evaluators)
+    expected = {(name, key): v for name, one in values.items() for key, v in asdict(one).items()}
+    assert found == {pair: value for pair, value in expected.items() if pair[1] != "key"}
+
+
+def test_every_short_name_of_an_evaluator_is_documented_with_its_entry() -> None:
+    page = (ROOT / "docs" / "evaluation.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| `(\{.*\})` \|$", page, re.M)
+    assert {short: tomllib.loads(f"entry = {text}")["entry"] for short, text in rows} == ALIASES
 
 
 @pytest.mark.parametrize("method", registry.names("methods"))

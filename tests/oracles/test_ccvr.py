@@ -17,7 +17,7 @@ from coterie.core.bundle import Bundle, Tensors
 from coterie.core.errors import Interrupted
 from coterie.core.task import METHOD, Reply, Round
 from coterie.engine.site import Site
-from coterie.evaluate.ccvr import CCVR, VIRTUAL, gaussians, moments, virtual
+from coterie.evaluate.ccvr import CCVR, draw_virtual, gaussians, moments
 from coterie.evaluate.shared.features import features
 from coterie.evaluate.shared.head import count_right, fresh_head, train_head
 from coterie.kit import Sum
@@ -101,7 +101,7 @@ def test_what_is_sent_is_a_count_a_vector_and_a_triangle_for_each_class() -> Non
 def test_virtual_features_have_the_moments_of_the_union() -> None:
     clients = drawn(np.array([[40, 10, 1, 0], [5, 20, 0, 1], [0, 30, 0, 0]]), seed=1)
     sums, each = together(clients), 200_000
-    h, y = virtual(sums, each, np.random.default_rng(0))
+    h, y = draw_virtual(sums, each, np.random.default_rng(0))
     assert sorted(set(y.tolist())) == [0, 1]  # classes of one sample are left out
     for label, mean, covariance in gaussians(sums):
         own = h[y == label].double().numpy()
@@ -114,14 +114,14 @@ def test_virtual_features_have_the_moments_of_the_union() -> None:
 def test_a_class_whose_samples_are_all_alike_is_drawn_from_the_ridge() -> None:
     h = unit(np.ones((6, WIDTH)))
     y = torch.tensor([0, 0, 0, 1, 1, 1])
-    found, labels = virtual(moments(h, y, 2), 500, np.random.default_rng(0))
+    found, labels = draw_virtual(moments(h, y, 2), 500, np.random.default_rng(0))
     assert found.isfinite().all() and labels.tolist() == [0] * 500 + [1] * 500
     assert float((found - h[0]).std()) == pytest.approx(1e-3, rel=0.1)
 
 
 def test_draws_are_seeded() -> None:
     sums = together(drawn(np.full((2, 4), 9)))
-    first, again, other = (virtual(sums, 50, np.random.default_rng(s))[0] for s in (1, 1, 2))
+    first, again, other = (draw_virtual(sums, 50, np.random.default_rng(s))[0] for s in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
@@ -147,7 +147,7 @@ def test_a_run_is_what_was_done_by_hand(toy_data: Path, tmp_path: Path, short: N
     last = result.history[-1].round
     seed = seeds.derive(experiment.spec.seed, "program/ccvr", last)
     place = Round(0, 2, "ccvr", 0, 2, len(parts.clients), seed)
-    points, labels = virtual(sums, VIRTUAL, place.generator("virtual"))
+    points, labels = draw_virtual(sums, CCVR().virtual, place.generator("virtual"))
     head = train_head(fresh_head(3, points), points, labels, place.generator("order"))
     right = 0
     for shard in shards:

@@ -39,7 +39,6 @@ def test_the_last_round_says_what_naming_them_everywhere_says(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"with": ["knn"], "last": ["knn"]}, "evaluate.last = 'knn' runs already"),
         ({"last": ["probes"]}, "evaluate.last"),
         ({"last": ["knn"], "stop_at_target": True}, "waits for the last round"),
     ],

@@ -59,6 +59,13 @@ def test_too_few_samples_give_no_measure() -> None:
     assert Geometry()(identity(), data, 0) == {}
 
 
+def test_another_key_stands_before_the_names() -> None:
+    found = Geometry(key="mine")(identity(), clusters(40, 2, seed=0), 0)
+    assert list(found) == ["mine_feature_std", "mine_effective_rank", "mine_uniformity"]
+    assert "mine_feature_std is" in (Geometry(key="mine").warning({"mine_feature_std": 0.0}) or "")
+    assert Geometry(key="mine").warning({"feature_std": 0.0}) is None
+
+
 def test_the_user_is_warned_once(
     toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

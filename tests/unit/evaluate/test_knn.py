@@ -7,39 +7,44 @@ import torch
 from points import Points, clusters, identity
 from torch import Tensor
 
-from coterie.evaluate import knn
 from coterie.evaluate.knn import Knn, vote
-from coterie.evaluate.personal_knn import PersonalKnn
 
 
-def by_loops(bank: Tensor, labels: Tensor, query: Tensor, classes: int, k: int) -> list[float]:
-    """The share of the votes that every class gets."""
+def by_loops(
+    bank: Tensor, labels: Tensor, query: Tensor, classes: int, k: int, temperature: float
+) -> list[float]:
+    """The votes that every class gets."""
     likeness = [
         sum(a * b for a, b in zip(one, query.tolist(), strict=True)) for one in bank.tolist()
     ]
     nearest = sorted(range(len(bank)), key=lambda place: -likeness[place])[:k]
     votes = [0.0] * classes
     for place in nearest:
-        votes[int(labels[place])] += math.exp(likeness[place] / 0.1)
+        votes[int(labels[place])] += math.exp(likeness[place] / temperature)
     return votes
 
 
-@pytest.mark.parametrize("k", [1, 7, 200])
-def test_votes_are_those_of_a_loop(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knn, "NEIGHBOURS", k)
+@pytest.mark.parametrize(("k", "temperature"), [(1, 0.1), (7, 0.5), (200, 0.1)])
+def test_votes_are_those_of_a_loop(k: int, temperature: float) -> None:
     draw = torch.Generator().manual_seed(k)
     bank = torch.nn.functional.normalize(torch.randn(40, 5, generator=draw), dim=1)
     queries = torch.nn.functional.normalize(torch.randn(300, 5, generator=draw), dim=1)
     labels = torch.randint(4, (40,), generator=draw)
-    found = vote(bank, labels, queries, 4)
+    found = vote(bank, labels, queries, 4, k, temperature)
     for query, chosen in zip(queries, found.tolist(), strict=True):
-        votes = by_loops(bank, labels, query, 4, k)
+        votes = by_loops(bank, labels, query, 4, k, temperature)
         assert votes[chosen] >= max(votes) * (1 - 1e-5)
 
 
 def test_separated_clusters_are_told_apart_and_the_bank_is_counted() -> None:
     found = Knn()(identity(), clusters(900, 3, seed=1), seed=0)
     assert found == {"knn": 1.0, "knn_bank": 900.0}
+
+
+def test_the_fields_reach_the_vote() -> None:
+    data = clusters(90, 3, seed=5, spread=1.5)
+    assert len({Knn(k=k)(identity(), data, 0)["knn"] for k in (1, 20)}) == 2
+    assert len({Knn(temperature=t)(identity(), data, 0)["knn"] for t in (0.01, 100.0)}) == 2
 
 
 def test_a_bank_smaller_than_k_is_used_whole() -> None:
@@ -56,7 +61,7 @@ def test_the_length_of_a_representation_does_not_count() -> None:
 
 
 def test_clients_count_once_and_one_without_a_bank_not_at_all() -> None:
-    evaluator, net = PersonalKnn(), identity()
+    evaluator, net = Knn(where="client"), identity()
     found = {k: evaluator(net, clusters(size, 2, seed=k), 0) for k, size in enumerate((8, 40))}
     assert evaluator.summarise({0: {**found[0], "knn": 0.5}, 1: found[1]}) == {
         "client_knn_mean": 0.75,

@@ -21,11 +21,9 @@ from coterie.core.errors import ConfigError, Interrupted
 from coterie.core.task import METHOD, Round, Task
 from coterie.engine.client_states import StateStore
 from coterie.engine.site import Site
-from coterie.evaluate.linear_probe import LinearProbe
-from coterie.evaluate.probe_1 import ProbeOne
-from coterie.evaluate.probe_10 import ProbeTen
+from coterie.evaluate.probe import Probe
 from coterie.evaluate.shared.features import features
-from coterie.evaluate.shared.head import balanced, count_right, fresh_head, probe, train_head
+from coterie.evaluate.shared.head import choose_balanced, count_right, fresh_head, train_head
 
 SERVER = ["knn", "linear_probe", "probe_1", "probe_10", "geometry"]
 CLIENT = ["personal_knn", "personal_probe", "own_probe"]
@@ -62,23 +60,23 @@ def test_the_recipe_is_sgd_with_momentum_and_a_cosine(short: None) -> None:
 
 def test_separable_features_are_told_apart_and_labels_counted() -> None:
     data = clusters(600, 3, seed=2)
-    assert LinearProbe()(identity(), data, 0) == {"probe": 1.0, "probe_labels": 600.0}
-    assert ProbeOne()(identity(), data, 0) == {"probe_1": 1.0, "probe_1_labels": 6.0}
-    assert ProbeTen()(identity(), data, 0) == {"probe_10": 1.0, "probe_10_labels": 60.0}
+    assert Probe()(identity(), data, 0) == {"probe": 1.0, "probe_labels": 600.0}
+    few = Probe(labels=0.01, key="few")
+    assert few(identity(), data, 0) == {"few": 1.0, "few_labels": 6.0}
 
 
 @pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
 def test_the_scale_of_a_backbone_does_not_matter(factor: float, short: None) -> None:
     data = clusters(600, 3, seed=2, spread=0.5)
-    plain = probe(identity(), data, 0)["probe"]
+    plain = Probe()(identity(), data, 0)["probe"]
     for test, (x, y) in list(data._parts.items()):
         data._parts[test] = x * factor, y
-    assert probe(identity(), data, 0)["probe"] == pytest.approx(plain, abs=0.02)
+    assert Probe()(identity(), data, 0)["probe"] == pytest.approx(plain, abs=0.02)
 
 
 def test_equal_seeds_give_equal_bits_and_features_are_computed_once(short: None) -> None:
     data, net = clusters(300, 3, seed=4, spread=0.8), identity()
-    assert probe(net, data, 5) == probe(net, data, 5)
+    assert Probe()(net, data, 5) == Probe()(net, data, 5)
     assert data.sweeps == 2  # one for training, one for testing
     h, y = features(net, data)
     heads = [train_head(fresh_head(3, h), h, y, np.random.default_rng(s)) for s in (1, 1, 2)]
@@ -88,11 +86,11 @@ def test_equal_seeds_give_equal_bits_and_features_are_computed_once(short: None)
 
 def test_few_labels_are_balanced_seeded_and_never_none() -> None:
     y = torch.tensor([0] * 500 + [1] * 490 + [2] * 10)
-    rows = balanced(y, 0.1, seed=1)
+    rows = choose_balanced(y, 0.1, seed=1)
     assert torch.bincount(y[rows]).tolist() == [33, 33, 10]
-    assert torch.equal(rows, balanced(y, 0.1, seed=1))
-    assert not torch.equal(rows, balanced(y, 0.1, seed=2))
-    assert torch.bincount(y[balanced(y, 1e-6, seed=1)]).tolist() == [1, 1, 1]
+    assert torch.equal(rows, choose_balanced(y, 0.1, seed=1))
+    assert not torch.equal(rows, choose_balanced(y, 0.1, seed=2))
+    assert torch.bincount(y[choose_balanced(y, 1e-6, seed=1)]).tolist() == [1, 1, 1]
 
 
 def test_parts_of_the_schedule_come_near_the_whole() -> None:
@@ -160,7 +158,7 @@ def test_a_personal_probe_uses_the_clients_encoder_all_labels_and_its_own_tests(
         assert any(not torch.equal(own[name], plain[name]) for name in own)
         data = site._everything(client)
         seed = seeds.derive(experiment.spec.seed, "evaluate", client=client)
-        seen.append(probe(nets.frozen("model", own, {}), data, seed)["probe"])
+        seen.append(Probe()(nets.frozen("model", own, {}), data, seed)["probe"])
         assert len(data) == 180 and data.tests == len(experiment.partition.test[client])
     assert result.metrics["client_probe_mean"] == pytest.approx(np.mean(seen), abs=1e-12)
 

@@ -1,6 +1,7 @@
 """Evaluators behind the projector: they read z, and say so where there is none."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +10,9 @@ from torch import nn
 
 import toy
 from coterie.core.errors import ConfigError
+from coterie.evaluate.geometry import Geometry
 from coterie.evaluate.knn import Knn
-from coterie.evaluate.linear_probe import LinearProbe
-from coterie.evaluate.projection_knn import ProjectionKnn
-from coterie.evaluate.projection_probe import ProjectionProbe
+from coterie.evaluate.probe import Probe
 from coterie.evaluate.shared.features import features
 from coterie.kit.networks import Frozen
 from coterie.nets.heads import Network
@@ -28,11 +28,11 @@ def projecting(width: int, kept: int) -> Frozen:
 
 def test_z_is_read_instead_of_h() -> None:
     data, net = clusters(300, 3, seed=1), projecting(8, 4)
-    assert Knn()(net, data, 0)["knn"] == LinearProbe()(net, data, 0)["probe"] == 1.0
-    for found in (ProjectionKnn()(net, data, 0), ProjectionProbe()(net, data, 0)):
-        (name, value), (budget, labels) = found.items()
-        assert value < 0.6 and labels == 300.0
-        assert budget == f"{name}_{'bank' if name == 'projection_knn' else 'labels'}"
+    assert Knn()(net, data, 0)["knn"] == Probe()(net, data, 0)["probe"] == 1.0
+    assert Knn(layer="z")(net, data, 0)["knn"] < 0.6
+    assert Probe(layer="z")(net, data, 0)["probe"] < 0.6
+    ranks = [Geometry(layer=layer)(net, data, 0)["effective_rank"] for layer in ("h", "z")]
+    assert ranks[1] <= 4.0 and ranks[0] != ranks[1]
 
 
 def test_both_layers_are_computed_once_and_kept_apart() -> None:
@@ -45,14 +45,19 @@ def test_both_layers_are_computed_once_and_kept_apart() -> None:
 
 def test_without_a_projector_z_is_h() -> None:
     data = clusters(60, 3, seed=3, spread=0.4)
-    assert (
-        ProjectionKnn()(identity(), data, 0)["projection_knn"] == Knn()(identity(), data, 0)["knn"]
-    )
+    assert Knn(layer="z")(identity(), data, 0) == Knn()(identity(), data, 0)
 
 
-@pytest.mark.parametrize("evaluator", ["projection_knn", "projection_probe"])
+@pytest.mark.parametrize(
+    ("evaluator", "key"),
+    [
+        ("projection_knn", "projection_knn"),
+        ({"name": "probe", "layer": "z"}, "probe"),
+        ({"name": "geometry", "layer": "z", "as": "spread"}, "spread"),
+    ],
+)
 def test_a_run_without_a_projector_is_refused(
-    evaluator: str, toy_data: Path, tmp_path: Path
+    evaluator: Any, key: str, toy_data: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=f"{evaluator}' needs a projector"):
+    with pytest.raises(ConfigError, match=f"{key}' needs a projector"):
         toy.run(toy_data, tmp_path / "run", net={"projection": 0}, evaluate={"with": [evaluator]})
