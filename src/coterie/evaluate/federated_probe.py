@@ -68,9 +68,9 @@ class FederatedProbe(FederatedEvaluator):
             "tests": len(test["y"]),
             "labels": len(y),
         }
-        place, parts = ctx.round.step, ctx.round.steps - 1
-        if place < parts:
-            head = train_head(head, h, y, ctx.generator("order"), (place, parts))
+        part, parts = ctx.round.step, ctx.round.steps - 1
+        if part < parts:
+            head = train_head(head, h, y, ctx.generator("order"), (part, parts))
         found = {name: torch.tensor(count) for name, count in counts.items()}
         return Bundle({"head": head, "found": found}), None  # the features stay as they were saved
 
@@ -79,8 +79,8 @@ class FederatedProbe(FederatedEvaluator):
     ) -> ServerState:
         """Average the classifiers; keep what the clients counted, in their order."""
         reduced = ctx.reduce(replies)
-        counted = [counts for _, counts in sorted(reduced.gathered["found"].items())]
-        found = {name: torch.stack([one[name] for one in counted]) for name in counted[0]}
+        clients = [counts for _, counts in sorted(reduced.gathered["found"].items())]
+        found = {name: torch.stack([counts[name] for counts in clients]) for name in clients[0]}
         return server.replace(head=reduced["head"], found=found)
 
     def model(self, server: ServerState) -> Tensors | None:

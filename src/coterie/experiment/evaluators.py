@@ -31,7 +31,7 @@ _SHIPPED = "coterie.evaluate."
 class Entry:
     """One evaluator as it was asked for."""
 
-    place: str  # `evaluate.with` or `evaluate.last`
+    origin: str  # `evaluate.with` or `evaluate.last`
     name: str
     given: Mapping[str, Any]  # its other keys
 
@@ -75,31 +75,33 @@ def make_evaluators(
         stem = _stem(entry, evaluator)
         if metrics.setdefault(stem, entry.key) != entry.key:
             raise ConfigError(
-                f"{entry.place}: {metrics[stem]!r} and {entry.key!r} give the same metrics "
+                f"{entry.origin}: {metrics[stem]!r} and {entry.key!r} give the same metrics "
                 f"({stem!r}){_remedy(entry)}"
             )
         made[entry.key] = evaluator
-        resolved[entry.place.removeprefix("evaluate.")].append(_resolved(entry, evaluator))
+        resolved[entry.origin.removeprefix("evaluate.")].append(_resolved(entry, evaluator))
     return made, resolved
 
 
-def _read(place: str, entry: Any) -> Entry:
+def _read(origin: str, entry: Any) -> Entry:
     if is_dataclass(entry):
         entry = _describe(entry)
     if isinstance(entry, str):
-        return Entry(place, entry, {})
+        return Entry(origin, entry, {})
     if not isinstance(entry, Mapping):
         example = '{ name = "knn", k = 5 }'
-        raise ConfigError(f"{place} = [{entry!r}]: an entry is a string or a table, e.g. {example}")
+        raise ConfigError(
+            f"{origin} = [{entry!r}]: an entry is a string or a table, e.g. {example}"
+        )
     name, key = entry.get("name"), entry.get("as", "")
     if not isinstance(name, str):
-        raise ConfigError(f"{place} = [{dict(entry)!r}]: an entry needs a name, e.g. name = 'knn'")
+        raise ConfigError(f"{origin} = [{dict(entry)!r}]: an entry needs a name, e.g. name = 'knn'")
     if "as" in entry and not (isinstance(key, str) and _KEY.fullmatch(key)):
         raise ConfigError(
-            f"{place}: as = {key!r} of {name!r} must be a word of letters, digits, '_', '-' and "
+            f"{origin}: as = {key!r} of {name!r} must be a word of letters, digits, '_', '-' and "
             "'.', other than 'method'"
         )
-    return Entry(place, name, {key: value for key, value in entry.items() if key != "name"})
+    return Entry(origin, name, {key: value for key, value in entry.items() if key != "name"})
 
 
 def _describe(part: Any) -> dict[str, Any]:
@@ -114,14 +116,14 @@ def _describe(part: Any) -> dict[str, Any]:
 
 
 def _check_keys(entries: list[Entry]) -> None:
-    places: dict[str, str] = {}
+    origins: dict[str, str] = {}
     for entry in entries:
-        if entry.key in places:
+        if entry.key in origins:
             raise ConfigError(
-                f"{entry.place} = {entry.key!r} is named twice (also in {places[entry.key]})"
+                f"{entry.origin} = {entry.key!r} is named twice (also in {origins[entry.key]})"
                 f"{_remedy(entry)}"
             )
-        places[entry.key] = entry.place
+        origins[entry.key] = entry.origin
 
 
 def _remedy(entry: Entry) -> str:
@@ -138,25 +140,25 @@ def _make(entry: Entry, validate: Validate) -> "Made":
 
     alias = ALIASES.get(entry.name, {})
     if ":" not in entry.name:
-        registry.check_known(entry.place, entry.name, names())
+        registry.check_known(entry.origin, entry.name, names())
     kind: Any = object
-    kind = registry.find("evaluate", alias.get("name", entry.name), kind, entry.place)
+    kind = registry.find("evaluate", alias.get("name", entry.name), kind, entry.origin)
     if not issubclass(kind, Evaluator | FederatedEvaluator):
-        raise ConfigError(f"{entry.place} = {entry.name!r} is not an evaluator")
+        raise ConfigError(f"{entry.origin} = {entry.name!r} is not an evaluator")
     if not is_dataclass(kind):
         raise ConfigError(
-            f"{entry.place} = {entry.name!r} must be a dataclass, its fields are its keys"
+            f"{entry.origin} = {entry.name!r} must be a dataclass, its fields are its keys"
         )
     if "as" in entry.given and "key" not in {field.name for field in fields(kind)}:
         raise ConfigError(
-            f"{entry.place}: {entry.name!r} names its metrics itself; for `as` it needs a field "
+            f"{entry.origin}: {entry.name!r} names its metrics itself; for `as` it needs a field "
             "`key: str` that its metrics carry"
         )
     values = {**{key: value for key, value in alias.items() if key != "name"}, **entry.given}
     try:
-        made: Made = validate(f"{entry.place}: {entry.name}", entry.name, kind, values, _SPELLING)
+        made: Made = validate(f"{entry.origin}: {entry.name}", entry.name, kind, values, _SPELLING)
     except TypeError as error:  # abstract
-        raise ConfigError(f"{entry.place} = {entry.name!r} cannot be made: {error}") from error
+        raise ConfigError(f"{entry.origin} = {entry.name!r} cannot be made: {error}") from error
     return made
 
 

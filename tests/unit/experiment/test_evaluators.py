@@ -2,7 +2,7 @@
 
 import sys
 import tomllib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import run as start
 from typing import Any, final
@@ -10,8 +10,8 @@ from typing import Any, final
 import pytest
 
 import toy
+from coterie.core import registry
 from coterie.core.errors import ConfigError
-from coterie.evaluate import ALIASES
 from coterie.evaluate.accuracy import Accuracy
 from coterie.evaluate.ccvr import CCVR
 from coterie.evaluate.federated_probe import FederatedProbe
@@ -79,12 +79,6 @@ def test_the_old_names_are_entries() -> None:
         "projection_knn": Knn(layer="z", key="projection_knn"),
         "projection_probe": Probe(layer="z", key="projection_probe"),
     }
-
-
-@pytest.mark.parametrize("name", ALIASES)
-def test_an_alias_and_its_entry_are_the_same_evaluator(name: str) -> None:
-    (short,), (long,) = (read(entry).evaluators.values() for entry in (name, ALIASES[name]))
-    assert short == long
 
 
 def test_names_and_tables_are_mixed_and_stay_as_they_were_given() -> None:
@@ -208,8 +202,8 @@ def test_entries_are_read_without_torch() -> None:
     assert start([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_shipped_evaluators_have_the_name_of_their_file_as_key() -> None:
-    for name in set(names()) - set(ALIASES):
-        (made,) = read(name).evaluators.values()
-        fields: Any = made
-        assert asdict(fields)["key"] == name
+def test_the_key_of_a_shipped_evaluator_is_the_name_of_its_file() -> None:
+    made: dict[str, Any] = dict(read(*registry.names("evaluate")).evaluators)
+    assert {name: evaluator.key for name, evaluator in made.items()} == {
+        name: name for name in registry.names("evaluate")
+    }
