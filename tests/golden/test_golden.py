@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import coterie
-from coterie.experiment.config import CONFIGS, Config, parse_overrides, resolve, shipped
-from coterie.experiment.config import read as read_tables
+from coterie.experiment.config import Config, resolve
+from coterie.experiment.tables import CONFIGS, parse_overrides, shipped
+from coterie.experiment.tables import read as read_tables
 
 FOLDER = Path(__file__).parent
 WRITE = "python tests/golden/test_golden.py --write"

@@ -24,7 +24,8 @@ from coterie.cli.main import main
 from coterie.cli.progress import Watcher
 from coterie.core.errors import ConfigError
 from coterie.engine.record import MetricsFile
-from coterie.experiment.config import resolve, shipped
+from coterie.experiment.config import resolve
+from coterie.experiment.tables import shipped
 
 Command = Callable[..., str]
 

@@ -22,7 +22,8 @@ from coterie.core import registry
 from coterie.core.errors import CoterieError, DataError
 from coterie.core.settings import NetSettings
 from coterie.evaluate import ALIASES
-from coterie.experiment.config import CONFIGS, resolve, shipped
+from coterie.experiment.config import resolve
+from coterie.experiment.tables import CONFIGS, shipped
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

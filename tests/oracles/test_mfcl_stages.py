@@ -14,7 +14,8 @@ import coterie
 import toy
 from coterie.cli.main import app
 from coterie.core.errors import ConfigError, RunFailed
-from coterie.experiment.config import CONFIGS, load, parse_overrides, shipped
+from coterie.experiment.config import load
+from coterie.experiment.tables import CONFIGS, parse_overrides, shipped
 from coterie.methods.mfcl import MFCL
 from coterie.nets.norm import batch_norm_buffers
 

@@ -14,7 +14,7 @@ import pytest
 
 import coterie
 from coterie.core import registry
-from coterie.experiment.config import CONFIGS, shipped
+from coterie.experiment.tables import CONFIGS, shipped
 from coterie.kit.method import Method
 from coterie.kit.objective import Objective
 

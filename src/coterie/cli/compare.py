@@ -28,7 +28,8 @@ def compare(
     or your own package.module:Class. Its method, objective and server tables are used, everything
     else comes from --config.
     """
-    from coterie.experiment.config import method_config, parse_overrides
+    from coterie.experiment.config import method_config
+    from coterie.experiment.tables import parse_overrides
 
     methods = [word for word in arguments if "=" not in word]
     if not methods:
@@ -50,6 +51,7 @@ def sweep(
 ) -> None:
     """Run a configuration over a grid of values, e.g. local.lr=0.01,0.1 run.seed=0,1."""
     from coterie.experiment import config as configuration
+    from coterie.experiment import tables
 
     if not arguments or "=" in arguments[0]:
         raise ConfigError("name a configuration first; e.g. coterie sweep digits/fedavg local.lr=…")
@@ -59,7 +61,7 @@ def sweep(
     cells = []
     for values in itertools.product(*(options for _, options in axes)):
         words = [f"{key}={value}" for (key, _), value in zip(axes, values, strict=True)]
-        chosen = configuration.load(arguments[0], configuration.parse_overrides(words))
+        chosen = configuration.load(arguments[0], tables.parse_overrides(words))
         shown = [w for w, (key, options) in zip(words, axes, strict=True) if len(options) > 1]
         row = " ".join(word for word in shown if not word.startswith("run.seed=")) or "all"
         cells.append(Cell(row, " ".join(shown) or "all", chosen))

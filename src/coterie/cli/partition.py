@@ -40,8 +40,9 @@ def partition(
 ) -> None:
     """Show who holds what, and how much the clients differ, without training."""
     from coterie.data.heterogeneity import measures
-    from coterie.experiment.config import load, parse_overrides
+    from coterie.experiment.config import load
     from coterie.experiment.prepare import prepare
+    from coterie.experiment.tables import parse_overrides
 
     source, overrides = split(arguments or [])
     config = load(source, parse_overrides(overrides))

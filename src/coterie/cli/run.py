@@ -43,12 +43,18 @@ def run(
     if resume and out is None:
         raise ConfigError("--resume needs --out, the directory of the run to go on with")
 
+    from coterie.experiment.tables import parse_overrides, request
+
+    saved = out / "config.toml" if resume and out is not None else None
+    asked = request(source, parse_overrides(overrides), saved)
+
+    # from here on torch is imported, which takes seconds
     from coterie.cli.progress import Display, Watcher
     from coterie.experiment import run as runner
-    from coterie.experiment.config import parse_overrides
+    from coterie.experiment.config import resolve_request
     from coterie.report.page import write_report
 
-    config = runner.choose(source, parse_overrides(overrides), out, resume)
+    config = resolve_request(asked)
     if dry_run:
         describe(config)
         return

@@ -1,6 +1,7 @@
 """The directory is the registry: a file in a folder of the package is a name that users can say."""
 
 import difflib
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -9,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from coterie.core.errors import ConfigError
 
+OBJECT = "object"  # instead of a module: a part that only this process has
 _PACKAGE = Path(__file__).parent.parent
 T = TypeVar("T")
 
@@ -47,23 +49,43 @@ def find(folder: str, name: str, base: type[T], key: str) -> type[T]:
     raise ConfigError(f"{module.__name__} defines no {base.__name__}")
 
 
-def _own(name: str, base: type[T], key: str) -> type[T]:
-    module_name, _, class_name = name.partition(":")
+def import_own(name: str, key: str) -> Any:
+    """Import the user's own `"package.module:Name"`, also from the current folder."""
+    module_name, _, attribute = name.partition(":")
     if module_name == "__main__":
         raise ConfigError(
             f"{key} = {name!r}: workers cannot import the main script; put the class in a module"
         )
+    if module_name == OBJECT:
+        raise ConfigError(
+            f"{key} = {name!r} was an object of a Python program: pass it again from there"
+        )
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append("")  # workers take the import path over
     try:
-        found = getattr(import_module(module_name), class_name)
+        return getattr(import_module(module_name), attribute)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"{key} = {name!r} cannot be imported: {error}") from error
     except Exception as error:  # whatever the user's own module raises
         said = f"{type(error).__name__}: {error}"
         raise ConfigError(f"{key} = {name!r} cannot be imported: {said}") from error
+
+
+def _own(name: str, base: type[T], key: str) -> type[T]:
+    found = import_own(name, key)
     if not (isinstance(found, type) and issubclass(found, base)):
         article = "an" if base.__name__[0] in "AEIO" else "a"
         raise ConfigError(f"{key} = {name!r} is not {article} {base.__name__}")
     return found
+
+
+def import_name(part: Any) -> str | None:
+    """The `"package.module:Name"` under which any process can import a class or function."""
+    module, name = getattr(part, "__module__", None), getattr(part, "__qualname__", "")
+    if module is None or module == "__main__" or not name.isidentifier():
+        return None
+    known = sys.modules.get(module)
+    return f"{module}:{name}" if known and getattr(known, name, None) is part else None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The plain tables of a configuration. No torch here: a wrong key is answered without it."""
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
@@ -39,7 +39,7 @@ class DataSettings:
 
     name: str = "digits"
     root: str = ""  # the folder or file the data is in
-    augment: str = "none"
+    augment: str | dict[str, Any] = "none"  # a name, or { name = "package.module:Class", ... }
     holdout: Share = 0.0  # a share of every class of the training samples that is set aside first
     limit: Count = 0  # a seeded, class-balanced subset of so many training samples; 0: all
     imbalance: Annotated[float, Ge(1.0)] = 1.0  # a long tail: most to fewest samples of a class
@@ -56,6 +56,7 @@ class NetSettings:
     norm_first: NormKind | Literal[""] = ""  # of the first two in residual networks; "": as `norm`
     stem: Literal["cifar", "imagenet", "none"] = "cifar"  # of residual networks
     bn_buffers: Literal["average", "local"] = "average"  # "local": never sent, one set a client
+    options: dict[str, Any] = field(default_factory=dict)  # arguments of a backbone of one's own
     kernel: KernelKind = "auto"  # "native": in C; "auto": that, where it was built and on a CPU
 
 

@@ -8,13 +8,15 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.core import registry
+from coterie.core.errors import ConfigError
 from coterie.data.augment_views import RandomView
 
 Table = Mapping[str, Tensor]
@@ -166,13 +168,44 @@ AUGMENTS: dict[str, Callable[[], Augment]] = {
 SECOND = {"orchestra": "orchestra-second"}  # by `data.augment`: what the view "second" is
 
 
-def named(view: str, augment: str) -> Augment:
+Choice = str | Mapping[str, Any] | Augment  # a name, a name with fields, or the object itself
+
+
+def make_augment(choice: Choice) -> Augment:
+    """The augmentation that `data.augment` names: a shipped one, or the user's own class."""
+    if not isinstance(choice, str | Mapping):
+        return choice
+    fields = {} if isinstance(choice, str) else {k: v for k, v in choice.items() if k != "name"}
+    name = choice if isinstance(choice, str) else choice.get("name")
+    if not isinstance(name, str) or (fields and ":" not in name):
+        raise ConfigError(
+            f"data.augment = {choice!r} must be a name, or a table with name = "
+            "'package.module:Class' and the fields of that class"
+        )
+    if ":" not in name:
+        registry.check_known("data.augment", name, AUGMENTS)
+        return AUGMENTS[name]()
+    kind = registry.import_own(name, "data.augment")
+    missing = [slot for slot in ("draw", "__call__", "problem") if not hasattr(kind, slot)]
+    if not isinstance(kind, type) or missing:
+        raise ConfigError(
+            f"data.augment = {name!r} must be a class with draw, __call__ and problem"
+        )
+    try:
+        made: Augment = kind(**fields)
+    except TypeError as error:
+        raise ConfigError(f"data.augment = {name!r} cannot be made: {error}") from error
+    return made
+
+
+def make_view(view: str, augment: Choice) -> Augment:
     """The transform of an objective's view: `train` is what `data.augment` names.
 
     `second` is the other of a pair, where `data.augment` names one; else the same.
     """
-    chosen = {"train": augment, "second": SECOND.get(augment, augment)}
-    return AUGMENTS[chosen.get(view, view)]()
+    if view == "second" and isinstance(augment, str):
+        augment = SECOND.get(augment, augment)
+    return make_augment(augment if view in ("train", "second") else view)
 
 
 @dataclass(frozen=True)

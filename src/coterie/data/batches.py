@@ -8,7 +8,7 @@ from torch import Tensor
 
 from coterie.core.batch import Batch, Stretch
 from coterie.core.settings import Local
-from coterie.data.augment import Augment, CropFlip, Normalise, Table, Unchanged, named
+from coterie.data.augment import Augment, Choice, CropFlip, Normalise, Table, Unchanged, make_view
 from coterie.data.datasets import Dataset
 from coterie.data.skew import Shift
 from coterie.native.images import gather
@@ -44,7 +44,7 @@ class DataShard:
         train: np.ndarray,
         test: np.ndarray,
         *,
-        augment: str = "none",
+        augment: Choice = "none",
         device: torch.device | str = "cpu",
         shift: Shift | None = None,
         in_lanes: bool = False,  # samples innermost in memory, where that can be done in one pass
@@ -175,4 +175,4 @@ class DataShard:
         return self._normalise(transform(images, rows, table))
 
     def _transform(self, view: str) -> Augment:
-        return named(view, self._augment)
+        return make_view(view, self._augment)

@@ -14,7 +14,7 @@ from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.core.task import ClientInfo
 from coterie.data import checks
-from coterie.data.skew import Shift
+from coterie.data.skew import Shift, Skewed
 
 if TYPE_CHECKING:
     from coterie.data.datasets import Groups
@@ -143,7 +143,15 @@ def kinds() -> tuple[str, ...]:
 
 
 def load_class(kind: str) -> type[Scheme]:
-    """The one dataclass in the file of a rule: `dirichlet` gives `Dirichlet`."""
+    """The dataclass of a rule: `dirichlet` gives `Dirichlet`; or the user's own class."""
+    if ":" in kind:
+        own = registry.import_own(kind, "partition.kind")
+        if not (isinstance(own, type) and issubclass(own, Skewed) and hasattr(own, "deal")):
+            raise ConfigError(
+                f"partition.kind = {kind!r} is not a partition: a dataclass that extends "
+                "coterie.data.skew:Skewed and has min_samples and deal()"
+            )
+        return cast(type[Scheme], own)
     checks.known("partition.kind", kind, kinds())
     module = import_module(f"coterie.data.partitions.{kind.replace('-', '_')}")
     (found,) = (

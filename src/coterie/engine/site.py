@@ -192,7 +192,7 @@ class Site:
             self.dataset,
             self.partition.train[task.client],
             self.partition.test[task.client],
-            augment=self.spec.augment,
+            augment=self.parts.augment,
             device=self.spec.device,
             shift=self.partition.shifts.get(task.client),
             in_lanes=self._in_lanes(),

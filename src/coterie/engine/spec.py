@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from coterie.core import seeds
 from coterie.core.bundle import ServerState, Tensors
@@ -12,6 +14,7 @@ from coterie.core.errors import ConfigError
 from coterie.core.registry import Component
 from coterie.core.settings import Local, NetSettings
 from coterie.core.task import METHOD, ClientId, Round
+from coterie.data.augment import Choice
 from coterie.kit.builder import Builder
 from coterie.kit.evaluator import Evaluator
 from coterie.kit.method import FederatedEvaluator, Method
@@ -29,7 +32,7 @@ class Spec:
     data: str  # the folder of the decoded data set
     shape: tuple[int, ...]
     classes: int
-    augment: str
+    augment: str | dict[str, Any]
     net: NetSettings
     local: Local
     method: Component
@@ -39,9 +42,13 @@ class Spec:
     rounds: int = 1  # of training: the stages of the method follow from it
     device: str = "cpu"
     last: tuple[str, ...] = ()  # evaluators that wait for the last round
+    objects: Mapping[str, Any] = field(default_factory=dict)
+    """Parts that only this process has, by table (an evaluator: `evaluate.KEY`)."""
 
     def to_json(self) -> str:
         """Write the spec as JSON."""
+        if self.objects:
+            raise ConfigError(f"{', '.join(self.objects)}: no other process has these objects")
         return json.dumps(asdict(self))
 
     @classmethod
@@ -62,10 +69,13 @@ class Parts:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        self.method: Method = spec.method.build()
-        self.objective: Objective = spec.objective.build()
+        self.method: Method = self._object("method") or spec.method.build()
+        self.objective: Objective = self._object("objective") or spec.objective.build()
         self.local = spec.local
-        built = {name: component.build() for name, component in spec.evaluators.items()}
+        built = {
+            name: self._object(f"evaluate.{name}") or component.build()
+            for name, component in spec.evaluators.items()
+        }
         self.evaluators: dict[str, Evaluator] = {
             name: one for name, one in built.items() if isinstance(one, Evaluator)
         }
@@ -74,6 +84,14 @@ class Parts:
         }
         self._nets: dict[str, Nets] = {}
         self._stages: dict[str, tuple[Stage, ...]] = {}
+
+    @property
+    def augment(self) -> Choice:
+        """What `data.augment` names, or the object itself."""
+        return self._object("augment") or self.spec.augment
+
+    def _object(self, table: str) -> Any:
+        return self.spec.objects.get(table)
 
     def due(self, name: str, round: Round) -> bool:
         """Whether an evaluator takes part in the evaluation after a round."""
@@ -128,6 +146,11 @@ class Parts:
 
     def fresh(self, program: str, client: ClientId, key: str) -> Tensors:
         """The weights of an initialisation that is this client's own."""
+        if isinstance(self._object("net"), nn.Module):
+            raise ConfigError(
+                f"{type(self.method).__name__} draws fresh weights for each client, which a "
+                "network that is given as a module cannot have: give its class"
+            )
         seed = seeds.torch_seed(self.spec.seed, "init", client + 1)
         net = self._build(self.program(program), seed)[key]
         return self.nets(program).split(key, net)[0]
@@ -135,7 +158,8 @@ class Parts:
     def _build(self, method: Method, seed: int) -> dict[str, Network]:
         spec = self.spec
         with seeds.scoped(seed):
-            build = Builder(self.objective, spec.net, spec.shape, spec.classes)
+            own = self._object("net")
+            build = Builder(self.objective, spec.net, spec.shape, spec.classes, own)
             return self._owner(method).nets(build)
 
     def _owner(self, method: Method) -> Method:

@@ -12,12 +12,9 @@ from typing import final
 
 from torch.nn import functional as F
 
-from coterie.core.errors import ConfigError
-from coterie.core.task import ClientId
 from coterie.evaluate.shared.clients import average_clients, summarise_clients
-from coterie.kit.context import Shard
-from coterie.kit.evaluator import Evaluator, Where
-from coterie.kit.networks import Frozen
+from coterie.kit import ClientId, ConfigError, Evaluator, Frozen, Shard
+from coterie.kit.evaluator import Where
 
 NAME = "accuracy"
 

@@ -21,15 +21,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
-from coterie.core.fields import PositiveCount
-from coterie.core.task import Reply, Round
 from coterie.evaluate.shared.features import encode_client
 from coterie.evaluate.shared.head import count_right, fresh_head, train_head
-from coterie.kit.context import ClientContext, ServerContext, Shard
-from coterie.kit.method import FederatedEvaluator
-from coterie.kit.networks import Frozen, Nets
-from coterie.kit.rules import Sum
+from coterie.kit import (
+    Bundle,
+    ClientContext,
+    ClientState,
+    FederatedEvaluator,
+    Frozen,
+    Nets,
+    Payload,
+    Reply,
+    Round,
+    ServerContext,
+    ServerState,
+    Shard,
+    Sum,
+    Tensors,
+    fields,
+)
 
 _RIDGE = 1e-6  # added to the variances
 _FEWEST = 2  # samples of a class that have a covariance
@@ -42,7 +52,7 @@ class CCVR(FederatedEvaluator):
 
     rounds = 2  # moments, then tests
 
-    virtual: PositiveCount = 200  # features drawn of every class
+    virtual: fields.PositiveCount = 200  # features drawn of every class
     key: str = "ccvr"
 
     reduce: ClassVar = {"moments": Sum(), "found": Sum()}  # each is empty in the other's round

@@ -22,14 +22,25 @@ from typing import Annotated, ClassVar, final
 import torch
 from annotated_types import Ge
 
-from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
-from coterie.core.task import Reply, Round
 from coterie.evaluate.shared.features import encode_client
 from coterie.evaluate.shared.head import count_right, fresh_head, train_head
-from coterie.kit.context import ClientContext, ServerContext, Shard
-from coterie.kit.method import FederatedEvaluator
-from coterie.kit.rules import Gather, Mean
-from coterie.kit.networks import Frozen, Nets
+from coterie.kit import (
+    Bundle,
+    ClientContext,
+    ClientState,
+    FederatedEvaluator,
+    Frozen,
+    Gather,
+    Mean,
+    Nets,
+    Payload,
+    Reply,
+    Round,
+    ServerContext,
+    ServerState,
+    Shard,
+    Tensors,
+)
 
 
 @final
@@ -38,7 +49,7 @@ class FederatedProbe(FederatedEvaluator):
     """One classifier for all clients."""
 
     rounds: Annotated[int, Ge(2)] = 21  # the last one tests, the others train
-    own_models: bool = False  # type: ignore[misc]  # a field here, a constant in the base
+    own_models: bool = False  # a field here, a constant in the base
     key: str = "federated_probe"
 
     reduce: ClassVar = {"head": Mean(), "found": Gather()}

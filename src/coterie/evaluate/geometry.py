@@ -20,12 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.core import seeds
 from coterie.evaluate.shared.features import Layer, heads_for
-from coterie.kit.context import Shard
-from coterie.kit.evaluator import Evaluator
-from coterie.kit.networks import Frozen
-from coterie.kit.self_supervised import COLLAPSED
+from coterie.kit import Evaluator, Frozen, Shard, seeds, self_supervised
 
 NAME = "geometry"
 MOST = 2048  # samples
@@ -89,11 +85,12 @@ class Geometry(Evaluator):
         """Whether all samples look the same to the model."""
         name = f"{self._prefix}feature_std"
         spread = metrics.get(name, 1.0)
-        if spread >= COLLAPSED:
+        if spread >= self_supervised.COLLAPSED:
             return None
         return (
-            f"the representations have collapsed: {name} is {spread:.3f}, below {COLLAPSED} "
-            "(1: spread out); try a smaller local.lr or another objective"
+            f"the representations have collapsed: {name} is {spread:.3f}, below "
+            f"{self_supervised.COLLAPSED} (1: spread out); try a smaller local.lr or another "
+            "objective"
         )
 
     @property

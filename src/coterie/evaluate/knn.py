@@ -14,13 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.core.fields import Positive, PositiveCount
-from coterie.core.task import ClientId
 from coterie.evaluate.shared.clients import average_clients, summarise_clients
 from coterie.evaluate.shared.features import Layer, features, heads_for
-from coterie.kit.context import Shard
-from coterie.kit.evaluator import Evaluator, Where
-from coterie.kit.networks import Frozen
+from coterie.kit import ClientId, Evaluator, Frozen, Shard, fields
+from coterie.kit.evaluator import Where
 
 _ROWS = 256  # queries at once
 
@@ -44,8 +41,8 @@ def vote(
 class Knn(Evaluator):
     """How often the nearest training samples have the class of a test sample."""
 
-    k: PositiveCount = 200
-    temperature: Positive = 0.1
+    k: fields.PositiveCount = 200
+    temperature: fields.Positive = 0.1
     layer: Layer = "h"
     where: Where = "server"
     key: str = "knn"

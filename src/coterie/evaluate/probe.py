@@ -19,15 +19,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, final
 
-from coterie.core import seeds
-from coterie.core.fields import PositiveShare
-from coterie.core.task import ClientId
 from coterie.evaluate.shared.clients import average_clients, summarise_clients
 from coterie.evaluate.shared.features import Layer, features, heads_for
 from coterie.evaluate.shared.head import choose_balanced, count_right, fresh_head, train_head
-from coterie.kit.context import Shard
-from coterie.kit.evaluator import Evaluator, Where
-from coterie.kit.networks import Frozen
+from coterie.kit import ClientId, Evaluator, Frozen, Shard, fields, seeds
+from coterie.kit.evaluator import Where
 
 
 @final
@@ -35,7 +31,7 @@ from coterie.kit.networks import Frozen
 class Probe(Evaluator):
     """How well a linear classifier separates the classes."""
 
-    labels: PositiveShare = 1.0
+    labels: fields.PositiveShare = 1.0
     layer: Layer = "h"
     where: Where = "server"
     data: Literal["own", "all"] = "own"  # whose training data, on clients; the server has all

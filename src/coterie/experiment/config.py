@@ -1,20 +1,14 @@
-"""TOML and `table.key=value` in, frozen dataclasses out.
+"""Resolved configurations: every key of every table, and the parts that they name.
 
 `[method]`, `[objective]` and `[partition]` are the chosen class itself: its fields are the schema.
 """
 
-import functools
 import hashlib
 import json
-import math
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
@@ -31,39 +25,29 @@ from coterie.core.settings import (
     ServerSettings,
 )
 from coterie.data import datasets
-from coterie.data.augment import AUGMENTS
+from coterie.data.augment import make_augment
 from coterie.data.partition import Scheme, load_class
+from coterie.experiment import own
 from coterie.experiment.evaluators import make_evaluators, read_entries
+from coterie.experiment.tables import (
+    SPELLING,
+    TABLES,
+    Request,
+    Tables,
+    check_table,
+    make_plain,
+    request,
+    shipped,
+    tables_of,
+    validate,
+)
 from coterie.kit.evaluator import Evaluator
 from coterie.kit.method import FederatedEvaluator, Method
 from coterie.kit.objective import Objective
 from coterie.native.library import kernel_in_use
 
-Tables = dict[str, dict[str, Any]]
-
-CONFIGS = Path(__file__).parent.parent / "configs"
-DEFAULT = "digits/moon"
 GIVEN = "given"  # the data set of a run over arrays that Python code passed in
-
-_PLAIN: dict[str, type] = {
-    "run": RunSettings,
-    "data": DataSettings,
-    "net": NetSettings,
-    "local": Local,
-    "server": ServerSettings,
-    "cohort": Cohort,
-    "executor": ExecutorSettings,
-    "evaluate": EvaluateSettings,
-    "checkpoint": Checkpoint,
-    "record": RecordSettings,
-}
-_CHOSEN = {"partition": "kind", "objective": "name", "method": "name"}
 _DEFAULT_CHOICE = {"partition": "dirichlet", "objective": "supervised", "method": "fedavg"}
-_TABLES = (
-    *("run", "data", "partition", "net", "objective", "method", "local", "server", "cohort"),
-    *("executor", "evaluate", "checkpoint", "record"),
-)
-_SPELLING = {"with": "evaluators"}  # a TOML key that Python has for itself
 _UNHASHED = ("executor", "checkpoint", "record")
 _OF_METHOD = ("method", "objective", "server")
 
@@ -88,9 +72,10 @@ class Config:
     checkpoint: Checkpoint
     record: RecordSettings
     evaluators: Mapping[str, Evaluator | FederatedEvaluator] = field(default_factory=dict)
+    objects: Mapping[str, Any] = field(default_factory=dict)  # parts that only this process has
 
     def hash(self) -> str:
-        """What two runs must share to be the same experiment."""
+        """A hash that two runs share if they are the same experiment."""
         kept = {name: t for name, t in self.tables.items() if name not in _UNHASHED}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
@@ -102,88 +87,23 @@ class Config:
             lines += [f"{key} = {_toml(v)}" for key, v in table.items() if v is not None]
         return "\n".join(lines) + "\n"
 
-    def difference(self, other: "Config") -> str | None:
-        """The first key on which two experiments differ."""
+    def difference(self, written: Tables) -> str | None:
+        """The first key on which a saved configuration (`to_toml`) is another experiment."""
         for name, table in self.tables.items():
-            for key, value in table.items() if name not in _UNHASHED else ():
-                theirs = other.tables[name].get(key)
-                if value != theirs:
-                    return f"{name}.{key} is {value!r} there and {theirs!r} here"
+            saved = written.get(name, {})
+            for key in (*table, *saved) if name not in _UNHASHED else ():
+                if saved.get(key) != table.get(key):
+                    return f"{name}.{key} is {saved.get(key)!r} there and {table.get(key)!r} here"
         return None
-
-
-def shipped() -> tuple[str, ...]:
-    """The names of the configurations that come with Coterie."""
-    return tuple(
-        sorted(str(p.relative_to(CONFIGS).with_suffix("")) for p in CONFIGS.glob("*/*.toml"))
-    )
 
 
 def load(source: str | Path | None = None, overrides: Tables | None = None) -> Config:
     """A configuration by path or shipped name, with overrides laid over it."""
-    path = _locate(str(source or DEFAULT))
-    return resolve(read(path), overrides, _label(path))
-
-
-def tables_of(source: str) -> Tables:
-    """The tables of a configuration as they are written."""
-    return read(_locate(source))
-
-
-def _locate(name: str) -> Path:
-    if Path(name).is_file():
-        return Path(name)
-    path = CONFIGS / f"{name}.toml"
-    if not path.is_file():
-        hint = registry.nearest(name, shipped()) or "; coterie list configs shows them"
-        raise ConfigError(f"there is no configuration {name!r}{hint}")
-    return path
-
-
-def read(path: Path) -> Tables:
-    """The tables of a TOML file."""
-    try:
-        tables = tomllib.loads(path.read_text())
-    except ValueError as error:  # no TOML, no UTF-8, a number of thousands of digits
-        raise ConfigError(f"{path} is not TOML: {error}") from error
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    for name, table in tables.items():
-        _check_table(name)
-        if not isinstance(table, dict):
-            raise ConfigError(f"{path}: {name} must be a table, e.g. [{name}]")
-    return tables
-
-
-def parse_overrides(overrides: Iterable[str]) -> Tables:
-    """`local.lr=0.1` and the like; a value that is not TOML is a string."""
-    tables: Tables = {}
-    for text in overrides:
-        key, equals, value = text.partition("=")
-        table, dot, name = key.strip().partition(".")
-        if not (equals and dot and name):
-            raise ConfigError(f"{text!r} is not of the form table.key=value, e.g. run.seed=3")
-        _check_table(table)
-        tables.setdefault(table, {})[name] = _value(value.strip())
-    return tables
-
-
-def by_table(changes: Mapping[str, Any]) -> Tables:
-    """Changes as tables (`{"local": {"lr": 0.1}}`) or dotted keys (`{"local.lr": 0.1}`)."""
-    tables: Tables = {}
-    for key, value in changes.items():
-        table, dot, name = key.partition(".")
-        if dot:
-            tables.setdefault(table, {})[name] = value
-        elif isinstance(value, Mapping):
-            tables.setdefault(table, {}).update(value)
-        else:
-            raise ConfigError(f"{key} = {value!r} must be a table or a key like 'local.lr'")
-    return tables
+    return resolve_request(request(source, overrides or {}))
 
 
 def method_config(method: str, setting: str, overrides: Tables, number: int) -> Config:
-    """The setting with the tables of a method, on the seed of a given number.
+    """Configure a setting with the tables of a method, on the seed of a given number.
 
     The method is a shipped configuration of the setting's data set, or the name of a method.
     """
@@ -203,44 +123,82 @@ def method_config(method: str, setting: str, overrides: Tables, number: int) -> 
 
 def resolve(tables: Tables, overrides: Tables | None = None, name: str = "custom") -> Config:
     """Merge, fill in defaults, validate every table, then check the tables against each other."""
-    for table in (*tables, *(overrides or {})):
-        _check_table(table)
-    overrides = overrides or {}
+    asked = request(tables, overrides or {})
+    return resolve_request(replace(asked, name=name))
+
+
+def resolve_request(asked: Request) -> Config:
+    """Build everything that a request names."""
+    base, over = asked.base(), asked.changes.tables
+    for table in (*base, *over):
+        check_table(table)
+    objects = dict(asked.changes.objects)
     built: dict[str, Any] = {}
     resolved: Tables = {}
-    entries, keys = read_entries({**tables.get("evaluate", {}), **overrides.get("evaluate", {})})
-    for table in _TABLES:
-        base, over = tables.get(table, {}), overrides.get(table, {})
-        if table in _CHOSEN:
-            built[table], resolved[table] = _choose(table, base, over)
+    for table in TABLES:
+        below, above = base.get(table, {}), over.get(table, {})
+        if table in _DEFAULT_CHOICE:
+            built[table], resolved[table] = _choose(table, below, above, objects)
         else:
-            values = keys if table == "evaluate" else {**base, **over}
-            built[table] = validated(table, table, _PLAIN[table], values, _SPELLING)
-            back = {new: old for old, new in _SPELLING.items()}
-            found = asdict(built[table])
-            resolved[table] = {back.get(key, key): _plain(value) for key, value in found.items()}
-    devices = (built["run"].device, *built["executor"].devices)
-    kernel = kernel_in_use(built["net"].kernel, devices)  # a run resumes only under the same
-    built["net"] = replace(built["net"], kernel=kernel)
-    resolved["net"]["kernel"] = kernel
-    evaluators, written = make_evaluators(entries, validated)
+            built[table] = make_plain(table, {**below, **above})
+            resolved[table] = _write_plain(built[table])
+    entries, _ = read_entries({**base.get("evaluate", {}), **over.get("evaluate", {})})
+    evaluators, written, held = make_evaluators(entries, validate)
     resolved["evaluate"] |= written
-    config = Config(name, resolved, **built, evaluators=evaluators)
+    objects |= {f"evaluate.{key}": evaluator for key, evaluator in held.items()}
+    asked_for = {**base.get("executor", {}), **over.get("executor", {})}
+    changes = {
+        "executor": {"kind": _executor_for(objects, asked_for, built["executor"].kind)},
+        # a run resumes only under the same kernel
+        "net": {"kernel": _kernel(built["net"], built["run"], built["executor"])},
+    }
+    for table, values in changes.items():
+        built[table] = replace(built[table], **values)
+        resolved[table] |= values
+    config = Config(asked.name, resolved, **built, evaluators=evaluators, objects=objects)
     _check_together(config)
     return config
 
 
-def _choose(table: str, base: Mapping[str, Any], over: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The instance of the class that a table names.
+def _write_plain(settings: Any) -> dict[str, Any]:
+    """The keys of a plain table as a file spells them."""
+    back = {new: old for old, new in SPELLING.items()}
+    return {back.get(key, key): _plain(value) for key, value in asdict(settings).items()}
+
+
+def _kernel(net: NetSettings, run: RunSettings, executor: ExecutorSettings) -> str:
+    return kernel_in_use(net.kernel, (run.device, *executor.devices))
+
+
+def _executor_for(objects: Mapping[str, Any], asked: Mapping[str, Any], kind: str) -> str:
+    """`serial` where a part cannot be had by workers; an error where workers were asked for."""
+    local = [name for name in objects if name in own.IN_WORKERS or name.startswith("evaluate.")]
+    if not local:
+        return kind
+    if asked.get("kind", "serial") != "serial":
+        raise ConfigError(
+            f"executor.kind = {kind!r} needs parts that workers can import, and {local[0]} is an "
+            "object of this process: put its class in a module, or use executor.kind = 'serial'"
+        )
+    return "serial"
+
+
+def _choose(
+    table: str, base: Mapping[str, Any], over: Mapping[str, Any], objects: dict[str, Any]
+) -> tuple[Any, Any]:
+    """The instance of the class that a table names, and the table with every key.
 
     Where an override names another class than the file does, the file's other keys were meant for
     that one and are left out; a partition keeps those that the other kind has too (`clients`).
     """
-    key = _CHOSEN[table]
+    key = own.MAIN[table]
     choice = over.get(key, base.get(key, _DEFAULT_CHOICE[table]))
     if not isinstance(choice, str):
         raise ConfigError(f"{table}.{key} = {choice!r} must be a name")
-    kind = _class(table, choice)
+    part = objects.get(table)
+    if part is not None and not isinstance(part, type):
+        return _check_part(table, choice, type(part)) and (part, {key: choice})
+    kind = _find_class(table, choice) if part is None else _check_part(table, choice, part)
     if not is_dataclass(kind):
         raise ConfigError(
             f"{table}.{key} = {choice!r} must be a dataclass, its fields are its keys"
@@ -250,56 +208,30 @@ def _choose(table: str, base: Mapping[str, Any], over: Mapping[str, Any]) -> tup
     if key in over and over[key] != base.get(key):
         file = {k: v for k, v in file.items() if table == "partition" and k in known}
     values = {**file, **{k: v for k, v in over.items() if k != key}}
-    instance = validated(table, choice, kind, values)
+    instance = validate(table, choice, kind, values)
+    if part is not None:
+        objects[table] = instance
     return instance, {key: choice, **{k: _plain(v) for k, v in asdict(instance).items()}}
 
 
-def _class(table: str, choice: str) -> Any:
+_BASES: dict[str, tuple[type[Any], str]] = {
+    "method": (Method, "Method"),
+    "objective": (Objective, "Objective"),
+}
+
+
+def _check_part(table: str, choice: str, kind: Any) -> Any:
+    """The class of an object, if it is one for this table."""
+    base, name = _BASES.get(table, (object, ""))
+    if not issubclass(kind, base):
+        raise ConfigError(f"{table}.{own.MAIN[table]} = {choice!r} is no {name}")
+    return kind
+
+
+def _find_class(table: str, choice: str) -> Any:
     if table == "partition":
         return load_class(choice)
-    base: type[Any] = Method if table == "method" else Objective
-    return registry.find(f"{table}s", choice, base, f"{table}.name")
-
-
-def validated(
-    table: str,
-    owner: str,
-    kind: Any,
-    given: Mapping[str, Any],
-    spelling: Mapping[str, str] = MappingProxyType({}),
-) -> Any:
-    """The dataclass of a table; `owner` is who is said to take its keys."""
-    back = {new: old for old, new in spelling.items()}
-    known = [back.get(f.name, f.name) for f in fields(kind)]
-    for key in given:
-        if key not in known:
-            hint = registry.nearest(key, [*known, *filter(None, [_CHOSEN.get(table)])])
-            takes = f"; {owner} takes: {', '.join(known) or 'no key'}"
-            raise ConfigError(f"{table} has no key {key!r}{hint}{takes}".replace("?;", "?"))
-    for key, value in given.items():
-        if not _finite(value):
-            raise ConfigError(f"{table}.{key} = {value} is not a finite number")
-    try:
-        text = json.dumps({spelling.get(k, k): v for k, v in given.items()}, default=str)
-        return _adapter(kind).validate_json(text, strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = back.get(str(first["loc"][0]), str(first["loc"][0])) if first["loc"] else ""
-        said = first["msg"].removeprefix("Value error, ")
-        place = f"{table}.{key} = {given.get(key)!r}" if key else table
-        raise ConfigError(f"{place}: {said[0].lower()}{said[1:]}") from error
-
-
-@functools.cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """What checks a class; making one takes far longer than using it."""
-    return TypeAdapter(kind)
-
-
-def _check_table(name: str) -> None:
-    if name not in _TABLES:
-        hint = registry.nearest(name, _TABLES) or f"; there are: {', '.join(_TABLES)}"
-        raise ConfigError(f"there is no table {name!r}{hint}")
+    return registry.find(f"{table}s", choice, _BASES[table][0], f"{table}.name")
 
 
 def _check_together(config: Config) -> None:
@@ -316,41 +248,26 @@ def _check_together(config: Config) -> None:
             "evaluate.last waits for the last round, which evaluate.stop_at_target may leave out: "
             "choose one of them"
         )
-    _one_of("net.backbone", config.net.backbone, registry.names("nets/backbones"))
-    _one_of("data.augment", config.data.augment, tuple(AUGMENTS))
-    if config.data.name != GIVEN:
-        _one_of("data.name", config.data.name, datasets.names())
+    make_augment(config.objects.get("augment", config.data.augment))
+    if ":" not in config.net.backbone:
+        registry.check_known("net.backbone", config.net.backbone, registry.names("nets/backbones"))
+    if config.data.name != GIVEN and ":" not in config.data.name:
+        registry.check_known("data.name", config.data.name, datasets.names())
+    if config.method.draws_fresh and "net" in config.objects:
+        _check_fresh(config)
 
 
-def _one_of(key: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        hint = registry.nearest(value, known) or f"; it is one of: {', '.join(known)}"
-        raise ConfigError(f"{key} = {value!r} is not known{hint}")
-
-
-def _label(path: Path) -> str:
-    inside = path.is_relative_to(CONFIGS)
-    return str(path.relative_to(CONFIGS).with_suffix("")) if inside else path.stem
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except ValueError:  # no TOML, or a number of thousands of digits
-        return text
-
-
-def _finite(value: Any) -> bool:
-    """Whether a value holds no NaN, no infinity and nothing that becomes one as a float."""
-    if isinstance(value, list | tuple):
-        return all(map(_finite, value))
-    try:
-        return not isinstance(value, int | float) or math.isfinite(value)
-    except OverflowError:
-        return False
+def _check_fresh(config: Config) -> None:
+    """Refuse a network that is given as a module where every client needs weights of its own."""
+    if not isinstance(config.objects["net"], type) and hasattr(config.objects["net"], "parameters"):
+        raise ConfigError(
+            f"method.name = {config.tables['method']['name']!r} draws fresh weights for each "
+            "client, which a module with weights cannot have: give its class as net.backbone"
+        )
 
 
 def _plain(value: Any) -> Any:
+    """Lists instead of tuples, as TOML reads them."""
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 

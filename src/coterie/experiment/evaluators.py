@@ -34,6 +34,7 @@ class Entry:
     origin: str  # `evaluate.with` or `evaluate.last`
     name: str
     given: Mapping[str, Any]  # its other keys
+    part: Any = None  # the evaluator or its class, where only this process has it
 
     @property
     def key(self) -> str:
@@ -65,9 +66,14 @@ def read_entries(table: Mapping[str, Any]) -> tuple[list[Entry], dict[str, Any]]
 
 def make_evaluators(
     entries: list[Entry], validate: Validate
-) -> tuple[dict[str, "Made"], dict[str, list[Any]]]:
-    """The evaluators by key, and the entries of both lists as they stand in a resolved table."""
+) -> tuple[dict[str, "Made"], dict[str, list[Any]], dict[str, "Made"]]:
+    """Make the evaluators.
+
+    Returns them by key, the entries of both lists as they stand in a resolved table, and by key
+    those that only this process has.
+    """
     made: dict[str, Made] = {}
+    held: dict[str, Made] = {}
     resolved: dict[str, list[Any]] = {name: [] for name in _DEFAULTS}
     metrics: dict[str, str] = {}  # by what the metrics of an evaluator begin with: its key
     for entry in entries:
@@ -79,13 +85,19 @@ def make_evaluators(
                 f"({stem!r}){_remedy(entry)}"
             )
         made[entry.key] = evaluator
+        if entry.part is not None:
+            held[entry.key] = evaluator
         resolved[entry.origin.removeprefix("evaluate.")].append(_resolved(entry, evaluator))
-    return made, resolved
+    return made, resolved, held
 
 
 def _read(origin: str, entry: Any) -> Entry:
     if is_dataclass(entry):
-        entry = _describe(entry)
+        described = _describe(entry)
+        if described is None:
+            kind = entry if isinstance(entry, type) else type(entry)
+            return Entry(origin, f"{registry.OBJECT}:{kind.__name__}", {}, entry)
+        entry = described
     if isinstance(entry, str):
         return Entry(origin, entry, {})
     if not isinstance(entry, Mapping):
@@ -104,12 +116,14 @@ def _read(origin: str, entry: Any) -> Entry:
     return Entry(origin, name, {key: value for key, value in entry.items() if key != "name"})
 
 
-def _describe(part: Any) -> dict[str, Any]:
-    """The entry of an evaluator that Python code gave, as an object or as its class."""
+def _describe(part: Any) -> dict[str, Any] | None:
+    """The entry of an evaluator that Python code gave; None where it cannot be imported."""
     kind = part if isinstance(part, type) else type(part)
-    own = f"{kind.__module__}:{kind.__qualname__}"
+    importable = registry.import_name(kind)
+    if importable is None:
+        return None
     shipped = kind.__module__.startswith(_SHIPPED)
-    name = kind.__module__.removeprefix(_SHIPPED) if shipped else own
+    name = kind.__module__.removeprefix(_SHIPPED) if shipped else importable
     if isinstance(part, type):
         return {"name": name}
     return {"name": name, **_changed(part, {field.name: _default(field) for field in fields(kind)})}
@@ -141,8 +155,12 @@ def _make(entry: Entry, validate: Validate) -> "Made":
     alias = ALIASES.get(entry.name, {})
     if ":" not in entry.name:
         registry.check_known(entry.origin, entry.name, names())
-    kind: Any = object
-    kind = registry.find("evaluate", alias.get("name", entry.name), kind, entry.origin)
+    kind: Any = entry.part
+    if kind is None:
+        anything: Any = object
+        kind = registry.find("evaluate", alias.get("name", entry.name), anything, entry.origin)
+    elif isinstance(kind, Evaluator | FederatedEvaluator):
+        return kind
     if not issubclass(kind, Evaluator | FederatedEvaluator):
         raise ConfigError(f"{entry.origin} = {entry.name!r} is not an evaluator")
     if not is_dataclass(kind):

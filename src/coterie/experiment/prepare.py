@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.core import exact, seeds
+from coterie.core import exact, registry, seeds
 from coterie.core.errors import ConfigError, DataError
 from coterie.core.registry import Component
 from coterie.core.task import METHOD, Executor
 from coterie.data import datasets, partition
-from coterie.data.augment import AUGMENTS
+from coterie.data.augment import make_augment
 from coterie.data.batches import DataShard
 from coterie.data.checks import NOBODY
 from coterie.data.datasets import Dataset
@@ -89,7 +89,7 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
                 f"net.kernel = 'native' is for CPUs, and this run computes on {other}"
             )
     dataset, shares, held = _given(config, given) if given else _data(config)
-    _check_augment(config.data.augment, dataset)
+    _check_augment(config, dataset)
     config.objective.check(tuple(dataset.shape))
     if config.method.pooled:
         shares = shares.pooled()
@@ -108,6 +108,7 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
         rounds=config.run.rounds,
         device=device,
         last=config.evaluate.last,
+        objects={k: part for k, part in config.objects.items() if k not in ("partition", "data")},
     )
     parts = Parts(spec)
     if _build_model(parts).unit_images:
@@ -224,6 +225,8 @@ def _data(config: Config) -> tuple[Dataset, Partition, np.ndarray]:
     if config.data.name == GIVEN:
         raise DataError("this run used arrays that a Python program passed in: resume it there")
     settings, seed = config.data, config.run.seed
+    if ":" in settings.name:
+        return _given(config, _read_source(config))
     dataset = datasets.load(settings.name, settings.root, resize=settings.resize)
     left, held = set_aside(dataset.y_train, seed, settings.holdout)
     labels = dataset.y_train[left]
@@ -244,6 +247,21 @@ def _data(config: Config) -> tuple[Dataset, Partition, np.ndarray]:
     return dataset, shares, held
 
 
+def _read_source(config: Config) -> Given:
+    """The data set and partition of the user's own source: a function that takes `data.root`."""
+    name = config.data.name
+    source = config.objects.get("data") or registry.import_own(name, "data.name")
+    if not callable(source):
+        raise ConfigError(f"data.name = {name!r} must be a function that takes data.root")
+    sites = source(config.data.root)
+    if not isinstance(sites, Mapping):
+        raise DataError(
+            f"data.name = {name!r} must return what coterie.fit takes, {{'site': (x, y), ...}}, "
+            f"not a {type(sites).__name__}"
+        )
+    return given_data(sites, None, config.run.seed)
+
+
 def _device(key: str, name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -255,9 +273,10 @@ def _device(key: str, name: str) -> str:
     return name
 
 
-def _check_augment(name: str, dataset: Dataset) -> None:
-    problem = AUGMENTS[name]().problem(dataset.x_train)
-    if problem:
+def _check_augment(config: Config, dataset: Dataset) -> None:
+    augment = make_augment(config.objects.get("augment", config.data.augment))
+    if problem := augment.problem(dataset.x_train):
+        name = config.data.augment
         raise ConfigError(f"data.augment = {name!r} {problem}; use data.augment = 'none'")
 
 

@@ -34,6 +34,7 @@ from coterie.experiment.prepare import (
     make_plan,
     prepare,
 )
+from coterie.experiment.tables import read, request
 from coterie.nets.heads import Network
 from coterie.report.page import write_report
 
@@ -97,13 +98,8 @@ def choose(
     resume: bool = False,
 ) -> Config:
     """The configuration that is meant; a run that is resumed without one has its own."""
-    changes = configuration.by_table(overrides)
-    if isinstance(source, Mapping):
-        tables = {name: dict(table) for name, table in source.items()}
-        return configuration.resolve(tables, changes)
-    if source is None and resume and folder is not None and (folder / CONFIG).is_file():
-        return configuration.resolve(configuration.read(folder / CONFIG), changes, folder.name)
-    return configuration.load(source, changes)
+    saved = folder / CONFIG if resume and folder is not None else None
+    return configuration.resolve_request(request(source, overrides, saved))
 
 
 def execute(
@@ -148,6 +144,8 @@ def _drive(
     _begin(experiment, folder)
     boards = [TensorBoard(folder)] if experiment.config.record.tensorboard else []
     everyone = Recorders([*recorders, *boards])
+    if local := [k for k in experiment.config.objects if k not in ("partition", "data")]:
+        everyone.note(f"{', '.join(local)} of this process only: executor.kind = serial")
     if experiment.dataset.groups and experiment.config.tables["partition"]["kind"] != "by-group":
         everyone.note("the data have clients of their own: partition.kind=by-group")
     plan = make_plan(experiment, folder)
@@ -176,9 +174,7 @@ def _begin(experiment: Experiment, folder: Path) -> None:
         replace_durably(folder / PARTITION, json.dumps(summary, indent=1).encode())
         replace_durably(config, experiment.config.to_toml().encode())
         return
-    before = configuration.resolve(configuration.read(config), name="the saved run")
-    if before.hash() != experiment.config.hash():
-        difference = before.difference(experiment.config)
+    if difference := experiment.config.difference(read(config)):
         raise ConfigError(f"{folder} was started with another configuration: {difference}")
     try:
         told = json.loads((folder / PARTITION).read_text())["digest"]
@@ -274,6 +270,6 @@ def fit(
     Without `test`, a seeded fifth of every site's samples is held out. Everything else is as in
     `run`; the configuration starts from the shipped one for the digits.
     """
-    config = choose(None, {"method.name": method, "data.name": configuration.GIVEN, **overrides})
+    config = choose(None, {"method": method, "data.name": configuration.GIVEN, **overrides})
     given = given_data(sites, test, config.run.seed)
     return execute(config, Path(out) if out else None, resume, False, recorders, given)

@@ -5,7 +5,7 @@ from typing import Any
 
 from coterie.core.settings import NetSettings
 from coterie.kit.objective import Objective
-from coterie.nets.build import make_backbone
+from coterie.nets.build import Own, make_backbone
 from coterie.nets.heads import Network
 
 
@@ -17,9 +17,10 @@ class Builder:
     settings: NetSettings  # the `[net]` table
     shape: tuple[int, ...]  # of a sample
     classes: int
+    own: Own | None = None  # the backbone, where it is an object of this process
 
     def __call__(self, shape: tuple[int, ...] | None = None, **changes: Any) -> Network:
         """The network of `[net]` for samples; for others of `shape`, with some settings changed."""
         settings = replace(self.settings, **changes)
-        backbone = make_backbone(settings, shape or self.shape)
+        backbone = make_backbone(settings, shape or self.shape, self.own)
         return self.objective.build(backbone, self.classes, settings.projection)

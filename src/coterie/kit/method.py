@@ -39,6 +39,11 @@ class Method(ABC):
     def __init_subclass__(cls) -> None:
         check_rules(cls.reduce, cls.__name__)
 
+    @property
+    def draws_fresh(self) -> bool:
+        """Whether clients start from weights of their own (`ctx.fresh`)."""
+        return False
+
     @abstractmethod
     def init(self, nets: "Nets") -> ServerState:
         """The server's state before the first round."""
@@ -106,7 +111,7 @@ class FederatedEvaluator(Method):
     """
 
     where: ClassVar[Literal["federated"]] = "federated"
-    own_models: ClassVar[bool] = False
+    own_models: bool = False
     """`begin` gets every client's own model where the method makes one, not the global one."""
     rounds: int = 1
 

@@ -7,7 +7,7 @@ and away from those that its own previous models give:
     l_con = -log( e^{s_glob} / (e^{s_glob} + sum_b e^{s_b}) ),
             s_glob = cos(z, z_glob) / tau,  s_b = cos(z, z_prev_b) / tau
 
-`term = "l2"` is the paper's Table 5: mu |z - z_glob| in the place of mu l_con, no previous model.
+`term = "l2"` is the paper's Table 5: mu |z - z_glob| instead of mu l_con, no previous model.
 
 Left open by the paper, settled here: the previous model is the one at the end of the client's own
 last training, before averaging; a client that has none leaves the second term out (`skip`), or,
@@ -58,6 +58,11 @@ class MOON(Method):
                 "method.first out"
             )
 
+    @property
+    def draws_fresh(self) -> bool:
+        """Whether a client without a previous model takes an initialisation of its own."""
+        return self.first == "random_init"
+
     init = stock.start_from_net
     broadcast = stock.send_model
     server_update = stock.average
@@ -83,9 +88,9 @@ class MOON(Method):
                 near = F.cosine_similarity(z.detach(), z_glob, dim=-1).mean()
                 terms["l2"] = self.mu * losses.representation_gap(z, z_glob)
                 return Loss.sum(terms, {"cos_glob": near})
-            found = losses.model_contrast(z, z_glob, z_prevs, self.tau, ctx.native)
-            terms["contrast"] = self.mu * found.loss
-            return Loss.sum(terms, {"cos_glob": found.cos_glob, "cos_prev": found.cos_prev})
+            term = losses.model_contrast(z, z_glob, z_prevs, self.tau, ctx.native)
+            terms["contrast"] = self.mu * term.loss
+            return Loss.sum(terms, {"cos_glob": term.cos_glob, "cos_prev": term.cos_prev})
 
         train(ctx, net, loss)
         up = Bundle({"model": ctx.shared(net)})

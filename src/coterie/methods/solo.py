@@ -37,6 +37,11 @@ class Solo(Method):
     reduce: ClassVar = {}
     leaves: ClassVar[str] = "nothing"
 
+    @property
+    def draws_fresh(self) -> bool:
+        """Every client starts from weights of its own."""
+        return True
+
     def init(self, nets: Nets) -> ServerState:
         """The server knows nothing."""
         return Bundle()
@@ -48,7 +53,7 @@ class Solo(Method):
     def client_update(
         self, ctx: ClientContext, down: Payload, state: ClientState | None
     ) -> tuple[Payload, ClientState | None]:
-        """Go on training this client's own model."""
+        """Continue to train this client's own model."""
         net = ctx.net(state["model"] if state else ctx.fresh())
         train(ctx, net, ctx.objective.loss)
         return Bundle(), Bundle({"model": ctx.weights(net)})

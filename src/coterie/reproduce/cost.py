@@ -24,8 +24,9 @@ from coterie.core.bundle import Bundle
 from coterie.core.errors import ConfigError, RunFailed
 from coterie.core.task import METHOD
 from coterie.experiment import config as configuration
-from coterie.experiment.config import Config, Tables
+from coterie.experiment.config import Config
 from coterie.experiment.prepare import given_data, make_player, prepare
+from coterie.experiment.tables import Tables
 from coterie.kit.networks import Nets
 from coterie.kit.stages import plan_rounds
 from coterie.reproduce.entries import NONE, Entry, Outcome

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from coterie.experiment import config as configuration
-from coterie.experiment.config import Config, Tables
+from coterie.experiment import tables
+from coterie.experiment.config import Config
+from coterie.experiment.tables import Tables
 from coterie.reproduce.plan import Cell, Plan, plain
 
 _UNTOLD = ("executor", "checkpoint", "record")  # they change no result
@@ -33,7 +35,7 @@ def _changes(plan: Plan, cell: Cell) -> dict[str, Any]:
     point = cell.points[0]
     config = plan.config(cell, point, 0)
     named = f"{config.data.name}/{point.method}"
-    source = named if named in configuration.shipped() else point.setting
+    source = named if named in tables.shipped() else point.setting
     before = configuration.load(source, _leave(config, source)).tables
     tried = cell.row.tried(plan.scale)  # each point has its own, see the tables of the grids
     return {
@@ -49,7 +51,7 @@ def _changes(plan: Plan, cell: Cell) -> dict[str, Any]:
 def _leave(config: Config, source: str) -> Tables:
     """The user's word on what may be shared, without which the shipped file is refused."""
     method = config.tables["method"]
-    if configuration.tables_of(source).get("method", {}).get("name") != method["name"]:
+    if tables.tables_of(source).get("method", {}).get("name") != method["name"]:
         return {}
     return {"method": {key: word for key, word in method.items() if key.startswith("share_")}}
 

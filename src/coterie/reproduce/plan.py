@@ -12,7 +12,9 @@ import torch
 from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.experiment import config as configuration
-from coterie.experiment.config import Config, Tables
+from coterie.experiment import tables
+from coterie.experiment.config import Config
+from coterie.experiment.tables import Tables
 from coterie.reproduce.recipe import Column, Recipe, Row, Scale
 
 HELD = 0.1  # the share of the training samples that is set aside to choose the cell of a grid
@@ -123,7 +125,7 @@ def make(recipe: Recipe, name: str, gpu: bool | None = None, seeds: int | None =
     left_out = [f"{c.name} is left out: it needs a GPU" for c in wanted if c not in columns]
     if scale.target is not None:
         columns = [replace(column, target=scale.target) for column in columns]
-    common = configuration.by_table(scale.set)
+    common = tables.by_table(scale.set)
     if _choice(recipe, name) == "holdout":  # in all cells, so that all rows train on the same data
         common = _merged({"data": {"holdout": HELD}}, common)
     cells = tuple(
@@ -164,7 +166,7 @@ def _points(
     recipe: Recipe, scale: Scale, name: str, row: Row, column: Column, common: Tables
 ) -> Iterator[Point]:
     """What column and row say in general, then what scale, column and row say of the scale."""
-    by_table = configuration.by_table
+    by_table = tables.by_table
     changes = [by_table(column.set), by_table(row.set), common]
     changes += [by_table(getattr(one, f"set_{name}")) for one in (column, row)]
     if row.afresh and column.at is not None:

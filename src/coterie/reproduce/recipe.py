@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.core.fields import Count, NonNegative, Positive, PositiveCount, PositiveShare
-from coterie.experiment.config import validated
+from coterie.experiment.tables import validate
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 Changes = dict[str, Any]  # "table.key" -> value
@@ -304,7 +304,7 @@ def _read(kind: type[T], title: str, values: Any, extra: Sequence[str] = ()) -> 
         if key not in known:
             hint = registry.nearest(key, [*known, *extra])
             raise ConfigError(f"{title} has no key {key!r}{hint or f'; it takes: {_list(known)}'}")
-    found: T = validated(title, title, kind, values)
+    found: T = validate(title, title, kind, values)
     return found
 
 

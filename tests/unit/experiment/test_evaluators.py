@@ -18,8 +18,9 @@ from coterie.evaluate.federated_probe import FederatedProbe
 from coterie.evaluate.geometry import Geometry
 from coterie.evaluate.knn import Knn
 from coterie.evaluate.probe import Probe
-from coterie.experiment.config import Config, parse_overrides, resolve
+from coterie.experiment.config import Config, resolve
 from coterie.experiment.evaluators import names
+from coterie.experiment.tables import parse_overrides
 from coterie.kit.context import Shard
 from coterie.kit.evaluator import Evaluator
 from coterie.kit.networks import Frozen

@@ -12,8 +12,9 @@ from native_reference import VARIANTS, needs_kernels
 
 import toy
 from coterie.core.errors import ConfigError
-from coterie.experiment.config import parse_overrides, resolve
+from coterie.experiment.config import resolve
 from coterie.experiment.prepare import prepare
+from coterie.experiment.tables import parse_overrides
 from coterie.native import library as module
 from coterie.native.library import (
     CHOICE,

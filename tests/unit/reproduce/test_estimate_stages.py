@@ -7,9 +7,10 @@ import pytest
 
 import toy
 from coterie.core.errors import NoReplies
-from coterie.experiment.config import Config, load, parse_overrides
+from coterie.experiment.config import Config, load
 from coterie.experiment.prepare import prepare
 from coterie.experiment.run import choose
+from coterie.experiment.tables import parse_overrides
 from coterie.methods.mfcl import MFCL
 from coterie.reproduce.estimate import estimate
 from coterie.reproduce.estimate_stages import Line, stage_seconds

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from coterie.core.task import ClientId
+from coterie.kit import ClientId
 
 
 def summarise_clients(

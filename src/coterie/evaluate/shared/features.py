@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.core.bundle import Bundle, ClientState
-from coterie.kit.context import Shard
-from coterie.kit.networks import Frozen
+from coterie.kit import Bundle, ClientState, Frozen, Shard
 
 Features = tuple[Tensor, Tensor]  # h or z of length one, and the labels
 Layer = Literal["h", "z"]  # before the projector, or behind it

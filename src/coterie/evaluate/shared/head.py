@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core import seeds
-from coterie.core.bundle import Tensors
+from coterie.kit import Tensors, seeds
 
 RATE, BATCH, MOMENTUM = 30.0, 256, 0.9
 EPOCHS, STEPS = 100, 2000  # as many epochs, and as many steps, at least
