@@ -25,8 +25,10 @@ from coterie.core.settings import Local, NetSettings
 from coterie.data.augment import CropFlip, Normalise
 from coterie.kit.optimizers import make_optimizer
 from coterie.native.images import gather
+from coterie.native.layers import forward_fused
 from coterie.native.library import loaded
 from coterie.native.sgd import FlatSGD
+from coterie.native.switch import kernels
 from coterie.nets.build import make_backbone
 
 HERE = Path(__file__).parent
@@ -39,17 +41,15 @@ Work = Callable[[], Any]
 def stack(kernel: str, x: Tensor, backward: bool) -> Work:
     """The convolutions of simple-cnn on a batch."""
     torch.manual_seed(0)
-    net: Any = make_backbone(NetSettings(kernel=kernel), SHAPE)  # type: ignore[arg-type]
-    weights = list(net.features.parameters())
-    found = net._convolved(x)
-    slope = torch.randn(found.shape)
+    features: Any = make_backbone(NetSettings(), SHAPE).features
+    weights, slope = list(features.parameters()), torch.randn_like(features(x))
 
-    def forward() -> Tensor:
-        with torch.no_grad():
-            result: Tensor = net._convolved(x)
-        return result
+    def work() -> Any:
+        with kernels(kernel == "native"), torch.set_grad_enabled(backward):
+            outputs = forward_fused(features, x)
+        return torch.autograd.grad(outputs, weights, slope) if backward else outputs
 
-    return (lambda: torch.autograd.grad(net._convolved(x), weights, slope)) if backward else forward
+    return work
 
 
 def images() -> dict[str, Work]:
@@ -66,7 +66,7 @@ def images() -> dict[str, Work]:
 
 def steps() -> dict[str, Work]:
     """A step of SGD over the parameters of simple-cnn."""
-    sizes = [p.shape for p in make_backbone(NetSettings(kernel="torch"), SHAPE).parameters()]
+    sizes = [p.shape for p in make_backbone(NetSettings(), SHAPE).parameters()]
     found: dict[str, Work] = {}
     for kind in ("torch", "native"):
         parameters = [torch.nn.Parameter(torch.randn(size)) for size in sizes]

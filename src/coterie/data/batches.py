@@ -12,6 +12,7 @@ from coterie.data.augment import Augment, Choice, CropFlip, Normalise, Table, Un
 from coterie.data.datasets import Dataset
 from coterie.data.skew import Shift
 from coterie.native.images import gather
+from coterie.native.switch import kernels_on, takes
 
 _RESIDENT_BYTES = 256 * 2**20  # up to so large a shard is normalised once, not per batch
 _AHEAD = 4  # batches that are prepared together
@@ -47,7 +48,7 @@ class DataShard:
         augment: Choice = "none",
         device: torch.device | str = "cpu",
         shift: Shift | None = None,
-        in_lanes: bool = False,  # samples innermost in memory, where that can be done in one pass
+        in_lanes: bool = False,  # samples innermost in memory, where a kernel lays them out so
     ) -> None:
         self.classes = dataset.classes
         self._dataset, self._rows = dataset, {False: train, True: test}
@@ -144,9 +145,10 @@ class DataShard:
         return self._images[test]
 
     def _bytes(self, test: bool) -> bool:
-        """Whether batches come from bytes in one native pass."""
+        """Whether a kernel makes the batches, straight from stored bytes."""
         images = self._stored(test)
-        return self._in_lanes and images.dtype == torch.uint8 and images.ndim == _IMAGE_AXES
+        stored = images.dtype == torch.uint8 and images.ndim == _IMAGE_AXES
+        return self._in_lanes and stored and takes(images) and kernels_on()
 
     def _plain(self, rows: Tensor, test: bool) -> Tensor:
         images = self._stored(test)

@@ -80,7 +80,7 @@ class Evaluation:
         net = parts.nets(METHOD).frozen_on_server("model", parts.global_model(server))
         seed = seeds.derive(parts.spec.seed, "evaluate")
         metrics: dict[str, float] = {}
-        with seeds.scoped(round.torch_seed()):
+        with parts.kernels(), seeds.scoped(round.torch_seed()):
             for evaluator in chosen:
                 metrics.update(evaluator(net, self.data, seed))
             if self.holdout is not None:
@@ -151,7 +151,7 @@ class Evaluation:
                 problem = played.replies.first_problem()
                 raise RunFailed(f"the evaluator {name!r} got no answer: {problem}")
             state = played.server
-        with seeds.scoped(step.torch_seed()):
+        with parts.kernels(), seeds.scoped(step.torch_seed()):
             result.metrics.update(program.finish(inside.context(name, stage, step), state))
         parts.nets(name).release()
 

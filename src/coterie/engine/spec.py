@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from coterie.kit.method import FederatedEvaluator, Method
 from coterie.kit.networks import Nets
 from coterie.kit.objective import Objective
 from coterie.kit.stages import Stage, resolve
+from coterie.native.switch import kernels
 from coterie.nets.heads import Network
 
 
@@ -136,9 +138,12 @@ class Parts:
                 private=self.objective.private,
                 local_buffers=self.spec.net.bn_buffers == "local",
                 device=self.spec.device,
-                native=self.spec.net.kernel == "native",
             )
         return self._nets[program]
+
+    def kernels(self) -> AbstractContextManager[None]:
+        """Compute with the kernels inside a `with` block, where `net.kernel` chose them."""
+        return kernels(self.spec.net.kernel == "native")
 
     def spool(self, program: str) -> Path:
         """Where the server puts big arrays before a state of it adopts them."""

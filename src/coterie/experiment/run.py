@@ -248,7 +248,8 @@ def _embed(experiment: Experiment, folder: Path, weights: Tensors) -> None:
     }
     nets = experiment.parts.nets(METHOD)
     net = nets.frozen_on_server("model", weights)
-    embedding.write(folder / embedding.EMBEDDING, net, shards, rows, dataset.y_train, seed)
+    with experiment.parts.kernels():
+        embedding.write(folder / embedding.EMBEDDING, net, shards, rows, dataset.y_train, seed)
     nets.release()
 
 

@@ -68,11 +68,6 @@ class ClientContext:
         self._nets, self._fresh, self._kept, self._spool = nets, fresh, kept, spool
         self._lent: dict[int, tuple[str, str]] = {}
 
-    @property
-    def native(self) -> bool:
-        """Whether kernels in C are used (`net.kernel`)."""
-        return self._nets.native
-
     def net(self, weights: Tensors, key: str = "model", slot: str = "local") -> Network:
         """A scratch network with these weights, in training mode; another slot: a second one."""
         place = f"{key}:{slot}"

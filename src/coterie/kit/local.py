@@ -46,7 +46,7 @@ class Stepper:
         freeze_all_but(net, tuple(only))
         self._trained = [p for p in net.parameters() if p.requires_grad]
         rate = self.local.rate(ctx.round) if lr is None else lr
-        self._optimizer = local_optimizer(self.local, self._trained, rate, ctx.native)
+        self._optimizer = local_optimizer(self.local, self._trained, rate)
 
     def __call__(self, loss: Loss, batch: Batch) -> bool:
         """Descend one batch's loss; True when that completed an optimiser step."""

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from coterie.native.contrast import contrast
-from coterie.native.contrast import takes as contrast_takes
+from coterie.native.contrast import contrast, takes
+from coterie.native.switch import kernels_on
 
 Similarity = Literal["cosine", "dot"]
 
@@ -29,17 +29,17 @@ class ModelContrast(NamedTuple):
 
 
 def model_contrast(
-    z: Tensor, z_glob: Tensor, z_prevs: Sequence[Tensor], tau: float, native: bool = False
+    z: Tensor, z_glob: Tensor, z_prevs: Sequence[Tensor], tau: float
 ) -> ModelContrast:
     """MOON's term: nearer to the global model's view of a sample than to earlier local ones.
 
         -log( e^{cos(z, z_glob)/tau} / (e^{cos(z, z_glob)/tau} + sum_b e^{cos(z, z_prev_b)/tau}) )
 
     Without an earlier model there is nothing to compare with and the loss is 0. It can be
-    differentiated once. `native`: by a kernel in C, which agrees up to rounding.
+    differentiated once.
     """
     references = [one.detach() for one in (z_glob, *z_prevs)]
-    means = _ModelContrast.apply(z, tau, native, *references)  # type: ignore[no-untyped-call]
+    means = _ModelContrast.apply(z, tau, *references)  # type: ignore[no-untyped-call]
     loss, near, *far = means
     if len(far) == 1:
         return ModelContrast(loss, near, far[0])
@@ -54,10 +54,8 @@ class _ModelContrast(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, z: Tensor, tau: float, native: bool, *references: Tensor
-    ) -> tuple[Tensor, ...]:
-        by = contrast if native and contrast_takes(z, references) else _contrast
+    def forward(ctx: Any, z: Tensor, tau: float, *references: Tensor) -> tuple[Tensor, ...]:
+        by = contrast if takes(z, references) and kernels_on() else _contrast
         means, slope = by(z, references, tau, _SHORTEST)
         ctx.save_for_backward(slope)
         loss, *cosines = means.unbind()
@@ -74,7 +72,7 @@ class _ModelContrast(torch.autograd.Function):
 def _contrast(
     z: Tensor, references: Sequence[Tensor], tau: float, shortest: float
 ) -> tuple[Tensor, Tensor]:
-    """As `contrast` of the kernels."""
+    """As `native.contrast`, in torch."""
     length = torch.linalg.vector_norm(z, dim=-1, keepdim=True).clamp_(min=shortest)
     direction = z / length
     toward = F.normalize(torch.stack(list(references)), dim=-1, eps=shortest)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from coterie.core.batch import Batch, Stretch
 from coterie.core.bundle import Tensors
-from coterie.native.frozen_network import Chain
-from coterie.nets.heads import AtOnce, Network, Outputs, projections_at_once
+from coterie.native.frozen_network import OneCall
+from coterie.nets.heads import Network, Outputs
 from coterie.nets.norm import BATCH_NORMS, batch_norm_buffers
 
 
@@ -32,7 +32,6 @@ class Frozen:
         self._stretch: Stretch | None = None
         self._table: Outputs | None = None
         self._ahead: Outputs | None = None
-        self._at_once: AtOnce | None = None
 
     def __call__(self, batch: Batch | Tensor) -> Outputs:
         """The outputs for the first view of a batch."""
@@ -53,9 +52,7 @@ class Frozen:
 
     def _forward(self, x: Tensor) -> Outputs:
         with torch.no_grad():
-            if self._at_once is None or not self._at_once.takes(x):
-                self._at_once = AtOnce.of(self.net, x)
-            outputs: Outputs = (self._at_once or self.net)(x)
+            outputs: Outputs = self.net(x)
         return outputs
 
     def each(self, views: Sequence[Tensor]) -> tuple[Outputs, ...]:
@@ -78,16 +75,17 @@ class References:
 
     def __init__(self, networks: Sequence[Frozen]) -> None:
         self._networks = tuple(networks)
-        self._chain: Chain | None = None
+        self._projections = [[one.net.projection()] for one in networks]
+        self._one_call = OneCall()
 
     def __call__(self, batch: Batch) -> list[Tensor]:
         """z of every network for the first view of a batch; where possible in one call."""
         alone = batch.stretch is None or len(batch.stretch.views[0]) == len(batch)
         if alone and not batch.plain:
-            if self._chain is None or not self._chain.takes(batch.x):
-                self._chain = projections_at_once([one.net for one in self._networks], batch.x)
-            if self._chain is not None:
-                return self._chain(batch.x)
+            with torch.no_grad():
+                outputs = self._one_call(self._projections, batch.x)
+            if outputs is not None:
+                return outputs
         return [one(batch).z for one in self._networks]
 
 
@@ -116,9 +114,7 @@ class Nets(Mapping[str, Network]):
         private: tuple[str, ...] = (),
         local_buffers: bool = False,
         device: str = "cpu",
-        native: bool = False,
     ) -> None:
-        self.native = native
         self._central = {key: net.central for key, net in initial.items()}
         self._initial = {key: net.eval() for key, net in initial.items()}
         self._start = {key: _copies(net) for key, net in initial.items()}

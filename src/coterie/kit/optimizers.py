@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from coterie.core.settings import Local
 from coterie.native.sgd import FlatSGD, takes
+from coterie.native.switch import kernels_on
 
 
 class LARS(torch.optim.Optimizer):
@@ -50,10 +51,10 @@ class LARS(torch.optim.Optimizer):
 
 
 def local_optimizer(
-    local: Local, parameters: list[nn.Parameter], lr: float, native: bool
+    local: Local, parameters: list[nn.Parameter], lr: float
 ) -> torch.optim.Optimizer | FlatSGD:
-    """What a client's steps are made by; SGD is one pass over a flat buffer where kernels are."""
-    if native and local.optimizer == "sgd" and takes(parameters):
+    """The optimiser of a client; with the kernels SGD is one pass over a flat buffer."""
+    if local.optimizer == "sgd" and takes(parameters) and kernels_on():
         return FlatSGD(
             parameters,
             lr=lr,

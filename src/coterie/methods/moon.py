@@ -88,7 +88,7 @@ class MOON(Method):
                 near = F.cosine_similarity(z.detach(), z_glob, dim=-1).mean()
                 terms["l2"] = self.mu * losses.representation_gap(z, z_glob)
                 return Loss.sum(terms, {"cos_glob": near})
-            term = losses.model_contrast(z, z_glob, z_prevs, self.tau, ctx.native)
+            term = losses.model_contrast(z, z_glob, z_prevs, self.tau)
             terms["contrast"] = self.mu * term.loss
             return Loss.sum(terms, {"cos_glob": term.cos_glob, "cos_prev": term.cos_prev})
 

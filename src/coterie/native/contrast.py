@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from coterie.native import switch
 from coterie.native.library import loaded
 
 _AXES = 2
@@ -13,9 +14,10 @@ _AXES = 2
 
 def takes(z: Tensor, references: Sequence[Tensor]) -> bool:
     """Whether the kernel can work on these representations."""
-    if z.dtype not in (torch.float32, torch.float64) or z.device.type != "cpu" or z.ndim != _AXES:
+    if z.dtype not in (torch.float32, torch.float64) or z.ndim != _AXES:
         return False
-    return all((r.shape, r.dtype, r.device) == (z.shape, z.dtype, z.device) for r in references)
+    alike = all((r.shape, r.dtype) == (z.shape, z.dtype) for r in references)
+    return alike and switch.takes(z, *references)
 
 
 def contrast(

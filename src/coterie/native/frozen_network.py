@@ -1,4 +1,4 @@
-"""Frozen networks in one call: convolutions with ReLU and pooling, then linear layers.
+"""Networks without gradients in one call: convolutions with ReLU and pooling, then linear layers.
 
 Between two calls of a small network's layers the interpreter and its libraries have to come back
 into the processor's caches, which costs as much as the layers themselves. Where no gradient is
@@ -12,119 +12,177 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coterie.native.layers import in_lanes
+from coterie.native import layers, switch
 from coterie.native.library import loaded
 
-_NUMBERS = 9  # of a layer, as the kernel reads them
-_OUT = 2  # which of them says where its outputs go
 _SMALLEST = 2  # what can be pooled
 
 
-class Link(NamedTuple):
-    """A linear layer, with or without ReLU."""
+class OneCall:
+    """Calls the kernel, and keeps the addresses of the weights for the next batch."""
 
-    layer: nn.Linear
-    relu: bool
+    def __init__(self) -> None:
+        self._plan: _Plan | None = None
 
+    def __call__(self, networks: Sequence[Sequence[nn.Module]], x: Tensor) -> list[Tensor] | None:
+        """The outputs (samples, outputs) of every part of every network for a batch.
 
-class Row(NamedTuple):
-    """A network: convolutions, each with ReLU and 2 x 2 max-pooling, and linear layers after them.
-
-    The outputs at the end of every part of the linear layers are asked for.
-    """
-
-    convolutions: Sequence[nn.Conv2d]
-    parts: Sequence[Sequence[Link]]
-
-
-def links_of(part: nn.Module) -> list[Link] | None:
-    """The linear layers that a part of a network consists of; None where it has others."""
-    links: list[Link] = []
-    for module in part if isinstance(part, nn.Sequential) else (part,):
-        if isinstance(module, nn.Linear):
-            links.append(Link(module, relu=False))
-        elif isinstance(module, nn.ReLU) and links and not links[-1].relu:
-            links[-1] = links[-1]._replace(relu=True)
-        else:
+        A network is given by its parts, of which each takes what the one before gives. None: call
+        the modules, as kernels are off, gradients are recorded, or no kernel has these layers.
+        """
+        if torch.is_grad_enabled() or not (layers.takes(x) and switch.kernels_on()):
             return None
-    return links or None
+        leaves = [[_leaves(part) for part in parts] for parts in networks]
+        if self._plan is None or not self._plan.holds(leaves, x):
+            self._plan = _make_plan(leaves, x)
+        return None if self._plan is None else self._plan(x)
+
+    def __reduce__(self) -> tuple[type["OneCall"], tuple[()]]:
+        return OneCall, ()  # addresses are of no use to a copy
 
 
-class Chain:
-    """Networks that are given the same batch: the outputs of their parts, one after the other.
+_Leaves = list[list[list[nn.Module]]]  # the layers of every part of every network
 
-    Later changes of the weights in their place are seen.
-    """
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, rows: Sequence[Row]) -> None:
-        self.shape, self.dtype = tuple(shape), dtype
-        self._held: list[Tensor] = []  # keeps the weights where they are
-        self._numbers: list[int] = []
-        self._most = self._bordered = 0  # entries of a sample: outputs, and inputs with a border
-        self._ends: list[tuple[int, int]] = []  # where a part's last layer is, and its outputs
-        for row in rows:
-            start = len(self._numbers)
-            entries = self._convolve(row.convolutions)
-            for part in row.parts:
-                entries = self._link(part, entries)
-            self._numbers[start + _NUMBERS - 1] = 1
-        self._links = (ctypes.c_ssize_t * len(self._numbers))(*self._numbers)
-        self._place = ctypes.addressof(self._links)
+def _leaves(module: nn.Module) -> list[nn.Module]:
+    """The layers that a module calls one after another."""
+    if not isinstance(module, nn.Sequential):
+        return [module]
+    return [leaf for child in module for leaf in _leaves(child)]
 
-    def takes(self, x: Tensor) -> bool:
-        """Whether a batch is like the one that this was made for."""
-        return x.shape[1:] == self.shape and x.dtype == self.dtype
+
+class _Step(NamedTuple):
+    """A layer, with ReLU or not; a convolution always with ReLU and 2 x 2 pooling."""
+
+    layer: nn.Conv2d | nn.Linear
+    relu: bool
+    first: bool  # whether it takes the batch: a network begins
+    asked: bool = False  # whether its outputs are wanted
+
+
+def _steps(parts: Sequence[Sequence[nn.Module]]) -> list[_Step] | None:
+    """A network of convolutions, a Flatten and linear layers, step by step; None for any other."""
+    steps: list[_Step] = []
+    flat = False
+    for part in parts:
+        rest = part
+        while rest:
+            match rest:
+                case [nn.Conv2d() as layer, nn.ReLU(), nn.MaxPool2d() as pool, *after] if (
+                    not flat and layers.fusable(layer, pool)
+                ):
+                    steps.append(_Step(layer, True, not steps))
+                case [nn.Flatten(start_dim=1, end_dim=-1), *after] if steps and not flat:
+                    flat = True
+                case [nn.Linear() as layer, nn.ReLU(), *after] if flat and type(layer) is nn.Linear:
+                    steps.append(_Step(layer, True, not steps))
+                case [nn.Linear() as layer, *after] if flat and type(layer) is nn.Linear:
+                    steps.append(_Step(layer, False, not steps))
+                case _:
+                    return None
+            rest = after
+        if not part or not isinstance(steps[-1].layer, nn.Linear):
+            return None
+        steps[-1] = steps[-1]._replace(asked=True)
+    return steps
+
+
+class _Room(NamedTuple):
+    """The most entries of a sample that the kernel has to keep between two layers."""
+
+    outputs: int
+    bordered: int  # inputs of a convolution inside their padding
+
+
+def _room_for(steps: Sequence[_Step], x: Tensor) -> _Room | None:
+    """The room that a batch needs on its way; None where a layer does not fit the one before."""
+    most = bordered = channels = rows = columns = 0
+    for layer, _, first, _ in steps:
+        weight, bias = layer.weight, layers.bias_of(layer)
+        if weight.dtype != x.dtype or bias.dtype != x.dtype or not switch.takes(weight, bias):
+            return None
+        if first:
+            channels, rows, columns = x.shape[1:]
+        if isinstance(layer, nn.Linear):
+            if layer.in_features != channels * rows * columns:
+                return None
+            channels, rows, columns = layer.out_features, 1, 1
+        else:
+            side, edge = layer.kernel_size[0], int(layer.padding[0])
+            rows, columns = rows + 2 * edge, columns + 2 * edge
+            if layer.in_channels != channels or min(rows, columns) - side + 1 < _SMALLEST:
+                return None
+            bordered = max(bordered, channels * rows * columns if edge else 0)
+            rows, columns = ((length - side + 1) // 2 for length in (rows, columns))
+            channels = layer.out_channels
+        most = max(most, channels * rows * columns)
+    return _Room(most, bordered)
+
+
+class _Layer(ctypes.Structure):
+    """`struct link` of linear.h."""
+
+    _fields_ = [
+        ("weight", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("inputs", ctypes.c_ssize_t),
+        ("outputs", ctypes.c_ssize_t),
+        ("k", ctypes.c_ssize_t),
+        ("padding", ctypes.c_ssize_t),
+        ("relu", ctypes.c_ssize_t),
+        ("first", ctypes.c_ssize_t),
+    ]
+
+
+class _Plan:
+    """What the kernel is told for batches of one shape, as long as the weights stay in place."""
+
+    def __init__(self, leaves: _Leaves, x: Tensor, steps: Sequence[_Step], room: _Room) -> None:
+        self._leaves, self._shape, self._dtype, self._room = leaves, x.shape[1:], x.dtype, room
+        self._given = [one for step in steps for one in (step.layer.weight, step.layer.bias)]
+        self._addresses = self._addresses_now()
+        self._held: list[Tensor] = []  # what the kernel reads, contiguous
+        self._layers = (_Layer * len(steps))()
+        self._asked: list[_Layer] = []
+        for layer, step in zip(self._layers, steps, strict=True):
+            weight, bias = step.layer.weight.detach(), layers.bias_of(step.layer).detach()
+            self._held += (weight.contiguous(), bias.contiguous())
+            layer.weight, layer.bias = (one.data_ptr() for one in self._held[-2:])
+            layer.outputs, layer.inputs = weight.shape[:2]
+            layer.relu, layer.first = step.relu, step.first
+            if isinstance(step.layer, nn.Conv2d):
+                layer.k, layer.padding = weight.shape[-1], int(step.layer.padding[0])
+            if step.asked:
+                self._asked.append(layer)
+
+    def _addresses_now(self) -> list[int]:
+        return [0 if one is None else one.data_ptr() for one in self._given]
+
+    def holds(self, leaves: _Leaves, x: Tensor) -> bool:
+        """Whether this is the plan of these layers for a batch; their numbers may have changed."""
+        alike = x.shape[1:] == self._shape and x.dtype == self._dtype
+        return alike and leaves == self._leaves and self._addresses_now() == self._addresses
 
     def __call__(self, x: Tensor) -> list[Tensor]:
-        """(samples, outputs) for every part."""
-        if not self.takes(x):
-            raise ValueError(f"a batch {tuple(x.shape)} of {x.dtype} for {self.shape}")
-        memory, samples = in_lanes(x), x.shape[0]
+        memory, samples = layers.in_lanes(x), len(x)
         lanes = memory.shape[-1]
-        found = []
-        for place, outputs in self._ends:
-            found.append(torch.empty((samples, outputs), dtype=self.dtype))
-            self._links[place] = found[-1].data_ptr()
-        shape = (lanes, samples, lanes, *self.shape[1:])
-        sizes = (self._most * lanes, self._bordered * lanes)
-        count = len(self._numbers) // _NUMBERS
-        loaded().call("chain", self.dtype, memory, *shape, *sizes, self._place, count)
-        return found
+        outputs = []
+        for layer in self._asked:
+            outputs.append(torch.empty((samples, layer.outputs), dtype=self._dtype))
+            layer.out = outputs[-1].data_ptr()
+        shape = (lanes, samples, lanes, *self._shape[1:])
+        sizes = (entries * lanes for entries in self._room)
+        told = (ctypes.addressof(self._layers), len(self._layers))
+        loaded().call("chain", self._dtype, memory, *shape, *sizes, *told)
+        return outputs
 
-    def _convolve(self, layers: Sequence[nn.Conv2d]) -> int:
-        """Add the convolutions; the entries that they leave of a sample."""
-        channels, rows, columns = self.shape
-        for layer in layers:
-            outputs, inputs, k, _ = layer.weight.shape
-            padding = int(layer.padding[0])
-            rows, columns = rows + 2 * padding, columns + 2 * padding
-            if inputs != channels or min(rows, columns) - k + 1 < _SMALLEST:
-                raise ValueError(
-                    f"weights {tuple(layer.weight.shape)} do not fit {channels} channels of "
-                    f"{rows} x {columns}"
-                )
-            if padding:
-                self._bordered = max(self._bordered, inputs * rows * columns)
-            self._add(layer, inputs, outputs, k, padding, True)
-            rows, columns, channels = (rows - k + 1) // 2, (columns - k + 1) // 2, outputs
-            self._most = max(self._most, channels * rows * columns)
-        return channels * rows * columns
 
-    def _link(self, part: Sequence[Link], entries: int) -> int:
-        """Add linear layers; the entries that they leave of a sample."""
-        for link in part:
-            outputs, inputs = link.layer.weight.shape
-            if inputs != entries:
-                raise ValueError(f"a linear layer of {inputs} inputs does not fit {entries}")
-            self._add(link.layer, inputs, outputs, 0, 0, link.relu)
-            entries, self._most = outputs, max(self._most, outputs)
-        self._ends.append((len(self._numbers) - _NUMBERS + _OUT, entries))
-        return entries
-
-    def _add(self, layer: nn.Conv2d | nn.Linear, *rest: int) -> None:
-        weight, bias = layer.weight.detach(), layer.bias
-        if weight.dtype != self.dtype or weight.device.type != "cpu":
-            raise ValueError(f"weights of {weight.dtype} on {weight.device} for {self.dtype}")
-        bias = weight.new_zeros(len(weight)) if bias is None else bias.detach()
-        self._held += (weight.contiguous(), bias.contiguous())
-        self._numbers += (*(one.data_ptr() for one in self._held[-2:]), 0, *rest, 0)
+def _make_plan(leaves: _Leaves, x: Tensor) -> _Plan | None:
+    """A plan for batches like `x`; None where a layer is not known or does not fit."""
+    networks = [_steps(parts) for parts in leaves]
+    if any(steps is None for steps in networks):
+        return None
+    steps = [step for steps in networks for step in steps or ()]
+    room = _room_for(steps, x)
+    return None if room is None else _Plan(leaves, x, steps, room)

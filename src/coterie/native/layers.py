@@ -10,10 +10,13 @@ backward pass, which sums over them.
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from coterie.native import switch
 from coterie.native.library import LANES, loaded
+
+_BATCH_AXES = 4
 
 
 def lanes_for(samples: int) -> int:
@@ -51,7 +54,41 @@ def in_lanes(x: Tensor, summed: bool = False) -> Tensor:
 
 def takes(x: Tensor) -> bool:
     """Whether the kernels can work on a batch."""
-    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and len(x) > 0
+    numbers = x.dtype in (torch.float32, torch.float64)
+    return switch.takes(x) and numbers and x.ndim == _BATCH_AXES and len(x) > 0
+
+
+def forward_fused(modules: nn.Sequential, x: Tensor) -> Tensor:
+    """`modules(x)`; where kernels are on, a convolution, ReLU and pooling in a row are one call."""
+    if not (takes(x) and switch.kernels_on()):
+        outputs: Tensor = modules(x)
+        return outputs
+    rest = list(modules)
+    while rest:
+        match rest:
+            case [nn.Conv2d() as layer, nn.ReLU(), nn.MaxPool2d() as pool, *after] if fusable(
+                layer, pool
+            ):
+                x = conv_relu_pool(x, layer.weight, bias_of(layer), int(layer.padding[0]))
+            case [module, *after]:
+                x = module(x)
+        rest = after
+    return x
+
+
+def fusable(layer: nn.Conv2d, pool: nn.MaxPool2d) -> bool:
+    """Whether kernels do this convolution and pooling: square, stride 1; windows of 2 x 2."""
+    side, edge = layer.kernel_size[0], layer.padding[0]
+    plain = type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros"
+    square = layer.kernel_size == (side, side) and layer.padding == (edge, edge)
+    dense = layer.stride == layer.dilation == (1, 1)
+    halving = (pool.kernel_size, pool.stride, pool.padding, pool.dilation) == (2, 2, 0, 1)
+    return plain and square and dense and halving and not (pool.ceil_mode or pool.return_indices)
+
+
+def bias_of(layer: nn.Conv2d | nn.Linear) -> Tensor:
+    """The bias of a layer; zeros where it has none."""
+    return layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias
 
 
 def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) -> Tensor:

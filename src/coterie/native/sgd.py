@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from coterie.native import switch
 from coterie.native.library import loaded
 
 
@@ -56,4 +57,4 @@ class FlatSGD:
 
 def takes(parameters: Sequence[nn.Parameter]) -> bool:
     """Whether the kernel can work on these parameters."""
-    return all(p.device.type == "cpu" and p.dtype == torch.float32 for p in parameters)
+    return switch.takes(*parameters) and all(p.dtype == torch.float32 for p in parameters)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.core.settings import NetSettings
-from coterie.native.frozen_network import Row
 
 _AXES = 2  # of a batch of vectors
 
@@ -22,10 +21,6 @@ class Backbone(nn.Module):
 
     width: int
     in_lanes = False  # whether its first layer wants the samples of a batch innermost in memory
-
-    def row(self, x: Tensor) -> Row | None:
-        """Its layers, if there is a kernel that takes batches like `x` through all of them."""
-        return None
 
 
 Own = nn.Module | Callable[..., nn.Module]  # a user's backbone: a module, or what makes one

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coterie.native.frozen_network import Chain, Row, links_of
-from coterie.nets.build import Backbone
+from coterie.native.frozen_network import OneCall
 from coterie.nets.norm import has_peer_norm, paired
 
 PREFIXES = ("backbone", "projector", "predictor", "prototypes", "classifier")
@@ -53,6 +52,7 @@ class Network(nn.Module):
         self.predictor = predictor
         self.prototypes = prototypes
         self.classifier = classifier
+        self._one_call = OneCall()
 
     def encode(self, x: Tensor) -> Tensor:
         """The representation h that probes and exports use."""
@@ -61,9 +61,23 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Outputs:
         """All outputs that the heads allow."""
-        if not torch.is_grad_enabled() and (at_once := AtOnce.of(self, x)) is not None:
-            return at_once(x)
-        return self.heads(self.encode(x))
+        outputs = None if self.predictor is not None else self._forward_at_once(x)
+        return self.heads(self.encode(x)) if outputs is None else outputs
+
+    def _forward_at_once(self, x: Tensor) -> Outputs | None:
+        parts = [m for m in (self.backbone, self.projector, self.classifier) if m is not None]
+        outputs = self._one_call([parts], x)
+        if outputs is None:
+            return None
+        h, *rest = outputs
+        z = h if self.projector is None else rest[0]
+        return Outputs(h, z, None, None if self.classifier is None else rest[-1])
+
+    def projection(self) -> nn.Module:
+        """The part that gives z: backbone and projector, one after the other."""
+        if self.projector is None:
+            return self.backbone
+        return nn.Sequential(self.backbone, self.projector)
 
     def heads(self, h: Tensor) -> Outputs:
         """What the heads make of representations."""
@@ -84,54 +98,6 @@ class Network(nn.Module):
             together: Outputs = self(torch.cat(list(views)))
         columns = [[None] * len(views) if o is None else o.chunk(len(views)) for o in together]
         return tuple(Outputs(*row) for row in zip(*columns, strict=True))
-
-
-class AtOnce:
-    """The outputs of a network without gradients, as far as possible from one call of a kernel.
-
-    Later changes of the weights in their place are seen.
-    """
-
-    def __init__(self, net: Network, chain: Chain, whole: bool) -> None:
-        self._net, self._chain, self._whole = net, chain, whole
-        self.takes = chain.takes
-
-    @classmethod
-    def of(cls, net: Network, x: Tensor) -> "AtOnce | None":
-        """For batches like `x`; None where no kernel takes them."""
-        row = _row(net, x)
-        if row is None:
-            return None
-        heads = [links_of(part) for part in (net.projector, net.classifier) if part is not None]
-        plain = [one for one in heads if one is not None]
-        whole = net.predictor is None and len(plain) == len(heads)
-        row = Row(row.convolutions, [*row.parts, *plain]) if whole else row
-        return cls(net, Chain(x.shape[1:], x.dtype, [row]), whole)
-
-    def __call__(self, x: Tensor) -> Outputs:
-        """All outputs that the heads allow."""
-        h, *rest = self._chain(x)
-        if not self._whole:
-            return self._net.heads(h)
-        z = h if self._net.projector is None else rest[0]
-        return Outputs(h, z, None, None if self._net.classifier is None else rest[-1])
-
-
-def _row(net: Network, x: Tensor) -> Row | None:
-    return net.backbone.row(x) if isinstance(net.backbone, Backbone) else None
-
-
-def projections_at_once(nets: Sequence[Network], x: Tensor) -> Chain | None:
-    """One call for z of several networks, for batches like `x`; None where no kernel has it."""
-    rows = []
-    for net in nets:
-        row = _row(net, x)
-        projector = [] if net.projector is None else links_of(net.projector)
-        if row is None or projector is None:
-            return None
-        layers = [link for part in row.parts for link in part]
-        rows.append(Row(row.convolutions, [[*layers, *projector]]))
-    return Chain(x.shape[1:], x.dtype, rows)
 
 
 def moon_projector(width: int, projection: int) -> nn.Module:

@@ -1,5 +1,6 @@
 """Reference networks: looked up or run ahead, they give what a plain forward pass gives."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from coterie.kit.context import ClientContext
 from coterie.kit.losses import model_contrast
 from coterie.kit.networks import Frozen
 from coterie.native.library import Missing, library
+from coterie.native.switch import kernels_on
 from coterie.nets.backbones.simple_cnn import HalvingPool
 
 
@@ -30,7 +32,7 @@ def augment(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(params=["native", "torch"])
-def ctx(request: pytest.FixtureRequest, augment: str, tmp_path: Path) -> ClientContext:
+def ctx(request: pytest.FixtureRequest, augment: str, tmp_path: Path) -> Iterator[ClientContext]:
     """A client's context on the digits, with and without augmentation and kernels."""
     if request.param == "native" and isinstance(found := library(), Missing):
         pytest.skip(found.reason)
@@ -46,7 +48,8 @@ def ctx(request: pytest.FixtureRequest, augment: str, tmp_path: Path) -> ClientC
     client = chosen.partition.clients[0]
     weights = chosen.parts.nets(METHOD).weights()
     task = Task("update", client, place, Bundle({"model": weights}))
-    return site._context(task, site._shard(task), {})
+    with site.parts.kernels():
+        yield site._context(task, site._shard(task), {})
 
 
 def test_the_contrast_agrees_with_the_plain_form(ctx: ClientContext) -> None:
@@ -85,7 +88,7 @@ def test_forwards_of_a_reference_are_few(
         assert sum(calls) == len(ctx.data)  # every image once for the whole task
     else:
         assert sum(calls) == sum(batches)  # every image once for every time that it is drawn
-        if ctx.native:  # a kernel has its batches one by one, as they are laid out
+        if kernels_on():  # a kernel has its batches one by one, as they are laid out
             assert calls == batches
         else:  # stretches of several batches
             assert len(calls) <= len(batches) / 2
@@ -107,7 +110,7 @@ def test_references_are_their_networks(ctx: ClientContext) -> None:
         for z, one in zip(found, alone, strict=True):
             assert not z.requires_grad
             assert torch.allclose(z, one(batch).z, rtol=1e-5, atol=1e-6)
-    assert (references._chain is not None) == (ctx.native and not batch.plain)
+    assert (references._one_call._plan is not None) == (kernels_on() and not batch.plain)
 
 
 def test_batches_are_cut_from_their_stretch(ctx: ClientContext) -> None:

@@ -10,9 +10,17 @@ from native_reference import (
     needs_kernels,
     variant,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
-from coterie.native.layers import as_batch, conv_relu_pool, in_lanes, lanes_for
+from coterie.native.layers import (
+    as_batch,
+    conv_relu_pool,
+    forward_fused,
+    fusable,
+    in_lanes,
+    lanes_for,
+)
+from coterie.native.switch import kernels
 from coterie.nets.backbones.simple_cnn import SimpleCNN
 
 __all__ = ["variant"]  # a fixture
@@ -232,10 +240,13 @@ def test_lanes_and_batches_are_views_of_each_other() -> None:
 def test_the_small_network_is_the_same_function(shape: tuple[int, int, int]) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        native, plain = SimpleCNN(*shape, native=True), SimpleCNN(*shape)
+        native, plain = SimpleCNN(*shape), SimpleCNN(*shape)
     native.load_state_dict(plain.state_dict())
     x = torch.randn((20, *shape), generator=torch.Generator().manual_seed(4))
-    outputs = [net(x) for net in (native, plain)]
+    with kernels(True):
+        h = native(x)
+    outputs = [h, plain(x)]
+    assert not torch.equal(*outputs)  # not the same road twice
     assert torch.allclose(*outputs, rtol=1e-4, atol=1e-6)
     for h in outputs:
         h.square().sum().backward()
@@ -246,6 +257,38 @@ def test_the_small_network_is_the_same_function(shape: tuple[int, int, int]) -> 
 
 
 def test_the_small_network_takes_what_the_kernels_do_not() -> None:
-    net = SimpleCNN(1, 8, 8, native=True)
-    assert net(torch.zeros(0, 1, 8, 8)).shape == (0, 84)
-    assert net.double()(torch.zeros(3, 1, 8, 8).double()).dtype == torch.float64
+    net = SimpleCNN(1, 8, 8)
+    with kernels(True):
+        assert net(torch.zeros(0, 1, 8, 8)).shape == (0, 84)
+        assert net.double()(torch.zeros(3, 1, 8, 8).double()).dtype == torch.float64
+
+
+def test_rows_of_layers_are_fused_where_they_can_be() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(6)
+        modules = nn.Sequential(
+            nn.Conv2d(2, 3, 3, bias=False),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(3, 2, 3),
+            nn.Tanh(),
+        )
+        x = torch.randn(5, 2, 12, 12)
+    expected = modules(x)
+    assert torch.equal(forward_fused(modules, x), expected)
+    with kernels(True):
+        assert torch.allclose(forward_fused(modules, x), expected, rtol=1e-4, atol=1e-5)
+    fits, pool = nn.Conv2d(1, 1, 3, padding=1), nn.MaxPool2d(2)
+    assert fusable(fits, pool)
+    for other in (
+        nn.Conv2d(1, 1, (3, 2)),
+        nn.Conv2d(1, 1, 3, stride=2),
+        nn.Conv2d(1, 1, 3, dilation=2),
+        nn.Conv2d(2, 2, 3, groups=2),
+        nn.Conv2d(1, 1, 3, padding=(1, 0)),
+        nn.Conv2d(1, 1, 3, padding="same"),
+        nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect"),
+    ):
+        assert not fusable(other, pool)
+    for wider in (nn.MaxPool2d(3), nn.MaxPool2d(2, 1), nn.MaxPool2d(2, ceil_mode=True)):
+        assert not fusable(fits, wider)

@@ -1,5 +1,7 @@
 """Frozen networks: tiles for 5 x 5 weights, a network in one call, MOON's term in one call."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -9,16 +11,11 @@ from torch import Tensor, nn
 
 from coterie.kit.losses import model_contrast
 from coterie.native.contrast import contrast, takes
-from coterie.native.frozen_network import Chain, Row, links_of
+from coterie.native.frozen_network import OneCall
 from coterie.native.layers import conv_relu_pool
+from coterie.native.switch import kernels
 from coterie.nets.backbones.simple_cnn import SimpleCNN
-from coterie.nets.heads import (
-    AtOnce,
-    Network,
-    mlp_head,
-    moon_projector,
-    projections_at_once,
-)
+from coterie.nets.heads import Network, mlp_head, moon_projector
 
 __all__ = ["variant"]  # a fixture
 
@@ -75,11 +72,9 @@ def test_what_is_not_finite_stays_in_its_sample(value: float) -> None:
 # ---- a network in one call ----
 
 
-def networks(shape: tuple[int, int, int], head: str) -> tuple[Network, Network]:
-    """The same weights with and without kernels."""
+def network(shape: tuple[int, int, int], head: str) -> Network:
     with torch.random.fork_rng():
         torch.manual_seed(5)
-        pair = [SimpleCNN(*shape, native=native) for native in (True, False)]
         heads: dict[str, nn.Module] = {}
         if head in ("moon", "moon without classes"):
             heads["projector"] = moon_projector(84, 40)
@@ -87,21 +82,21 @@ def networks(shape: tuple[int, int, int], head: str) -> tuple[Network, Network]:
             heads["projector"] = mlp_head((84, 30, 20))
         if head != "moon without classes":
             heads["classifier"] = nn.Linear({"none": 84, "norms": 20}.get(head, 40), 7)
-    pair[1].load_state_dict(pair[0].state_dict())
-    native, plain = (Network(one, **heads).eval() for one in pair)
-    return native, plain
+        return Network(SimpleCNN(*shape), **heads).eval()
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8), (2, 19, 23)])
 @pytest.mark.parametrize("samples", [1, 20, 64, 130])
 @pytest.mark.parametrize("head", ["moon", "moon without classes", "none", "norms"])
 def test_a_network_in_one_call(shape: tuple[int, int, int], samples: int, head: str) -> None:
-    native, plain = networks(shape, head)
+    net = network(shape, head)
     x = seeded(6, samples, *shape)
     with torch.no_grad():
-        found, expected = native(x), plain(x)
-        again = native(laid_in_lanes(x))
-        h = native.encode(x)
+        expected = net(x)
+        with kernels(True):
+            found = net(x)
+            again = net(laid_in_lanes(x))
+            h = net.encode(x)
     for one, other, third in zip(found, expected, again, strict=True):
         if other is None:
             assert one is None and third is None
@@ -110,71 +105,113 @@ def test_a_network_in_one_call(shape: tuple[int, int, int], samples: int, head: 
         assert one.is_contiguous() and not one.requires_grad
         assert off(one, other) < 1e-5
         assert torch.equal(one, third)
-    assert torch.equal(h, found.h)
+    assert torch.equal(h, found.h) and not torch.equal(h, expected.h)
 
 
+@torch.no_grad()
 def test_later_weights_are_seen() -> None:
-    net, _ = networks((1, 12, 12), "moon")
+    net = network((1, 12, 12), "moon")
     x = seeded(7, 9, 1, 12, 12)
-    with torch.no_grad():
-        at_once = AtOnce.of(net, x)
-        assert at_once is not None and at_once.takes(x) and not at_once.takes(x[:, :, 1:])
-        first = at_once(x).z
+    with kernels(True):
+        first = net(x).z
+        assert torch.equal(net(x).z, first)
         net.load_state_dict({name: 2 * value for name, value in net.state_dict().items()})
-        assert not torch.equal(at_once(x).z, first)
-        assert torch.equal(at_once(x).z, net(x).z)
+        second = net(x).z  # in place
+        assert not torch.equal(second, first)
+        for parameter in net.parameters():
+            parameter.data = parameter.data / 2
+        assert torch.equal(net(x).z, first)  # at another address
+        net.projector = moon_projector(84, 40)  # another layer
+        assert not torch.equal(net(x).z, first)
+
+
+@torch.no_grad()
+def test_a_copy_has_its_own_weights() -> None:
+    net = network((1, 12, 12), "moon")
+    x = seeded(7, 9, 1, 12, 12)
+    with kernels(True):
+        first = net(x).z
+        other = copy.deepcopy(net)
+        for parameter in other.parameters():
+            parameter.zero_()
+        assert torch.equal(net(x).z, first) and not other(x).z.any()
 
 
 def test_double_precision_in_one_call() -> None:
-    native, plain = (net.double() for net in networks((3, 16, 18), "moon"))
+    net = network((3, 16, 18), "moon").double()
     x = seeded(8, 17, 3, 16, 18, dtype=torch.float64)
     with torch.no_grad():
-        assert off(native(x).z, plain(x).z) < 1e-12
+        expected = net(x).z
+        with kernels(True):
+            assert off(net(x).z, expected) < 1e-12
 
 
-def test_parts_of_other_layers_are_left_to_torch() -> None:
-    assert links_of(mlp_head((4, 3, 2))) is None and links_of(nn.ReLU()) is None
-    assert links_of(nn.Sequential()) is None
-    links = links_of(moon_projector(4, 3))
-    assert links is not None and [link.relu for link in links] == [True, False]
-    row = Row([], [links_of(nn.Linear(36, 2, bias=False)) or []])
-    assert chain(row)(torch.zeros(3, 1, 6, 6))[0].tolist() == [[0.0, 0.0]] * 3
+def stack(*top: nn.Module) -> nn.Sequential:
+    """Plain torch layers that the kernel knows, and others behind them."""
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), *top)
 
 
-def chain(*rows: Row, shape: tuple[int, ...] = (1, 6, 6)) -> Chain:
-    return Chain(shape, torch.float32, rows)
+@torch.no_grad()
+def test_layers_are_recognised_by_their_kind() -> None:
+    x = seeded(3, 5, 1, 6, 6)
+    known = stack(nn.Linear(12, 4, bias=False), nn.ReLU(), nn.Sequential(nn.Linear(4, 2)))
+    assert OneCall()([[known]], x) is None  # kernels are off
+    with kernels(True):
+        (found,) = OneCall()([[known]], x) or [x]
+        assert off(found, known(x)) < 1e-5
+        with torch.enable_grad():
+            assert OneCall()([[known]], x) is None
+        assert OneCall()([[known], [known]], x) is not None
+        assert OneCall()([[known, nn.Linear(2, 3), nn.Linear(3, 2)]], x) is not None
 
 
-def test_layers_that_do_not_fit_are_refused() -> None:
-    links = links_of(nn.Linear(10, 2))
-    assert links is not None
-    with pytest.raises(ValueError, match="10 inputs does not fit 36"):
-        chain(Row([], [links]))
-    with pytest.raises(ValueError, match="do not fit 1 channels of 6 x 6"):
-        chain(Row([nn.Conv2d(2, 3, 5)], []))
-    with pytest.raises(ValueError, match="do not fit 1 channels of 5 x 6"):
-        chain(Row([nn.Conv2d(1, 3, 5)], []), shape=(1, 5, 6))
-    with pytest.raises(ValueError, match=r"float32 on cpu for torch\.float64"):
-        Chain((1, 6, 6), torch.float64, [Row([nn.Conv2d(1, 3, 3)], [])])
-    fits = chain(Row([nn.Conv2d(1, 3, 3)], []))
-    with pytest.raises(ValueError, match=r"a batch \(2, 1, 7, 6\)"):
-        fits(torch.zeros(2, 1, 7, 6))
+class Doubling(nn.Linear):
+    """A linear layer of a user, which is more than that."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
 
 
+UNKNOWN = [
+    stack(nn.Linear(12, 4), nn.Tanh()),
+    stack(nn.Linear(12, 4), nn.BatchNorm1d(4)),
+    stack(Doubling(12, 4)),
+    stack(),
+    stack(nn.Linear(11, 4)),  # does not fit, which torch says
+    nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 4)),
+    nn.Sequential(nn.Conv2d(1, 3, 6), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3, 4)),
+    nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 4)),
+    nn.Sequential(nn.Flatten(), nn.Linear(36, 2)),
+    nn.Sequential(nn.Linear(6, 2)),
+    stack(nn.Linear(12, 4)).double(),
+    nn.Sequential(),
+    nn.Identity(),
+]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("module", UNKNOWN, ids=range(len(UNKNOWN)))
+def test_other_networks_are_left_to_torch(module: nn.Module) -> None:
+    x = seeded(3, 5, 1, 6, 6)
+    with kernels(True):
+        assert OneCall()([[module]], x) is None
+        assert OneCall()([[stack(nn.Linear(12, 4))], [module]], x) is None
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8)])
 def test_several_networks_in_one_call(shape: tuple[int, int, int]) -> None:
-    first, _ = networks(shape, "moon")
-    second, _ = networks(shape, "none")
-    with torch.no_grad():
-        for weight in second.parameters():
-            weight.mul_(1.5)
-        x = seeded(10, 21, *shape)
-        together = projections_at_once([first, second, first], x)
+    nets = [network(shape, "moon"), network(shape, "none"), network(shape, "moon")]
+    for weight in nets[1].parameters():
+        weight.mul_(1.5)
+    x = seeded(10, 21, *shape)
+    with kernels(True):
+        together = OneCall()([[net.projection()] for net in nets], x)
         assert together is not None
-        for z, net in zip(together(x), (first, second, first), strict=True):
+        for z, net in zip(together, nets, strict=True):
             assert torch.equal(z, net(x).z)
-        assert projections_at_once([first, networks(shape, "norms")[0]], x) is None
-        assert projections_at_once([networks(shape, "moon")[1]], x) is None
+        other = network(shape, "norms")
+        assert OneCall()([[net.projection()] for net in (nets[0], other)], x) is None
 
 
 # ---- MOON's term ----
@@ -189,7 +226,8 @@ def test_the_contrast_is_that_of_torch(buffers: int, width: int, dtype: torch.dt
     results = []
     for native in (True, False):
         z = seeded(9, 21, width, dtype=dtype).requires_grad_()
-        found = model_contrast(z, z_glob, z_prevs, 0.5, native)
+        with kernels(native):
+            found = model_contrast(z, z_glob, z_prevs, 0.5)
         (3 * found.loss).backward()
         assert z.grad is not None
         values = [float(value.detach()) for value in found]

@@ -15,6 +15,7 @@ from coterie.data.augment import CropFlip, Normalise
 from coterie.data.batches import DataShard
 from coterie.data.datasets import Dataset
 from coterie.native.images import gather
+from coterie.native.switch import kernels
 
 __all__ = ["variant"]  # a fixture
 
@@ -124,7 +125,8 @@ def test_batches_are_the_same_in_lanes_and_not(augment: str, shape: tuple[int, .
         batches = shard(of, augment, in_lanes).batches(
             local, views, lambda purpose: np.random.default_rng(len(purpose) + ord(purpose[-1]))
         )
-        made.append(list(batches))
+        with kernels(True):
+            made.append(list(batches))
     assert len(made[0]) == len(made[1]) == 10
     for one, other in zip(*made, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one.views, other.views, strict=True))
@@ -137,15 +139,19 @@ def test_batches_are_the_same_in_lanes_and_not(augment: str, shape: tuple[int, .
 @pytest.mark.parametrize("test", [False, True])
 def test_sweeps_are_the_same_in_lanes_and_not(test: bool) -> None:
     of = dataset((3, 12, 12))
-    sweeps = [list(shard(of, "none", lanes).sweep(16, test)) for lanes in (True, False)]
-    for one, other in zip(*sweeps, strict=True):
-        assert torch.equal(one.x, other.x) and torch.equal(one.y, other.y)
+    with kernels(True):
+        sweeps = [list(shard(of, "none", lanes).sweep(16, test)) for lanes in (True, False)]
+    sweeps.append(list(shard(of, "none", in_lanes=True).sweep(16, test)))
+    for one, *others in zip(*sweeps, strict=True):
+        for other in others:
+            assert torch.equal(one.x, other.x) and torch.equal(one.y, other.y)
     assert sweeps[0][0].x.stride()[0] == 1  # samples are innermost
-    assert sweeps[1][0].x.is_contiguous()
+    assert all(sweep[0].x.is_contiguous() for sweep in sweeps[1:])
 
 
 def test_samples_that_are_no_bytes_go_the_old_way() -> None:
     of = dataset((3, 12, 12), np.float32)
-    sweeps = [list(shard(of, "crop-flip", lanes).sweep(16)) for lanes in (True, False)]
+    with kernels(True):
+        sweeps = [list(shard(of, "crop-flip", lanes).sweep(16)) for lanes in (True, False)]
     for one, other in zip(*sweeps, strict=True):
         assert torch.equal(one.x, other.x) and one.x.is_contiguous()

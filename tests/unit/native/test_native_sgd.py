@@ -8,6 +8,7 @@ from torch import nn
 from coterie.core.settings import Local
 from coterie.kit.optimizers import local_optimizer
 from coterie.native.sgd import FlatSGD, takes
+from coterie.native.switch import kernels
 
 __all__ = ["variant"]  # a fixture
 
@@ -76,7 +77,8 @@ def test_a_network_learns_the_same_with_both() -> None:
         net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
         x, y = torch.randn(32, 6), torch.randint(0, 2, (32,))
         local = Local(momentum=0.9, weight_decay=1e-4)
-        optimizer = local_optimizer(local, list(net.parameters()), 0.1, native)
+        with kernels(native):
+            optimizer = local_optimizer(local, list(net.parameters()), 0.1)
         assert isinstance(optimizer, FlatSGD) == native
         for _ in range(5):
             optimizer.zero_grad()
@@ -90,7 +92,8 @@ def test_what_it_does_not_take_is_left_to_torch() -> None:
     double = [nn.Parameter(torch.zeros(3, dtype=torch.float64))]
     assert takes(parameters()) and not takes(double)
     local = Local(momentum=0.9)
-    assert isinstance(local_optimizer(local, double, 0.1, native=True), torch.optim.SGD)
-    adam = local_optimizer(Local(optimizer="adam"), parameters(), 0.1, native=True)
-    assert isinstance(adam, torch.optim.Adam)
-    assert isinstance(local_optimizer(local, [], 0.1, native=True), FlatSGD)
+    with kernels(True):
+        assert isinstance(local_optimizer(local, double, 0.1), torch.optim.SGD)
+        adam = local_optimizer(Local(optimizer="adam"), parameters(), 0.1)
+        assert isinstance(adam, torch.optim.Adam)
+        assert isinstance(local_optimizer(local, [], 0.1), FlatSGD)

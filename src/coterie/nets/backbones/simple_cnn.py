@@ -4,18 +4,20 @@
 
 At 3 x 32 x 32 it has 61,156 parameters, as published. It has no normalisation layer, so other
 values of `net.norm` than the default and `none` are refused. Images below 20 pixels would be used
-up by the unpadded convolutions, so there both are padded by two. With `net.kernel = "native"` each
-convolution is done together with what follows it, by a kernel in C; without gradients the network
-is one call.
+up by the unpadded convolutions, so there both are padded by two. Where kernels are on, each
+convolution is one call with what follows it, and without gradients so is the network.
 """
+
+from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import ConfigError
 from coterie.core.settings import NetSettings
-from coterie.native import layers
-from coterie.native.frozen_network import Chain, Row, links_of
+from coterie.native.frozen_network import OneCall
+from coterie.native.layers import forward_fused
+from coterie.native.switch import records_graph
 from coterie.nets.build import Backbone, check_no_first_norm, check_no_norm
 
 _PADDED_BELOW = 20
@@ -26,7 +28,8 @@ class HalvingPool(nn.MaxPool2d):
     """Max-pooling over 2 x 2; without gradients by comparing rows and columns.
 
     That gives the same values ten times faster on a CPU: no position has to be remembered. A last
-    row or column without a partner is left out, or stands for itself with `ceil_mode`.
+    row or column without a partner is left out, or stands for itself with `ceil_mode`. A trace has
+    plain max-pooling in either case, as its checker repeats it without gradients.
     """
 
     def __init__(self, ceil_mode: bool = False) -> None:
@@ -34,25 +37,28 @@ class HalvingPool(nn.MaxPool2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, c, rows, columns) -> (n, c, rows // 2, columns // 2)."""
-        odd = any(side % 2 for side in x.shape[2:])
-        if torch.is_grad_enabled() or (self.ceil_mode and odd):
+        if torch.is_grad_enabled() or records_graph() or self._has_odd_end(x):
             pooled: Tensor = super().forward(x)
             return pooled
         rows, columns = (side // 2 * 2 for side in x.shape[2:])
         flat = torch.maximum(x[:, :, :rows:2], x[:, :, 1:rows:2])
         return torch.maximum(flat[..., :columns:2], flat[..., 1:columns:2])
 
+    def _has_odd_end(self, x: Tensor) -> bool:
+        return self.ceil_mode and any(side % 2 for side in x.shape[2:])
 
-class SimpleCNN(Backbone):
+
+class SimpleCNN(Backbone, nn.Sequential):
     """h has 84 entries."""
 
     width = 84
+    in_lanes = True
+    features: nn.Sequential
+    top: nn.Sequential
 
-    def __init__(self, channels: int, height: int, width: int, native: bool = False) -> None:
-        super().__init__()
-        self.in_lanes = native
+    def __init__(self, channels: int, height: int, width: int) -> None:
         padding = 2 if min(height, width) < _PADDED_BELOW else 0
-        self.features = nn.Sequential(
+        features = nn.Sequential(
             nn.Conv2d(channels, 6, 5, padding=padding),
             nn.ReLU(),
             HalvingPool(),
@@ -62,9 +68,11 @@ class SimpleCNN(Backbone):
             nn.Flatten(),
         )
         rows, columns = (self._left(side, padding) for side in (height, width))
-        self.top = nn.Sequential(
+        top = nn.Sequential(
             nn.Linear(16 * rows * columns, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()
         )
+        super().__init__(OrderedDict(features=features, top=top))
+        self._one_call = OneCall()
 
     @staticmethod
     def _left(side: int, padding: int) -> int:
@@ -74,27 +82,9 @@ class SimpleCNN(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, c, rows, columns) -> (n, 84)."""
-        if not torch.is_grad_enabled() and (row := self.row(x)) is not None:
-            return Chain(x.shape[1:], x.dtype, [row])(x)[0]
-        h: Tensor = self.top(self._convolved(x))
+        outputs = self._one_call([[self]], x)
+        h: Tensor = self.top(forward_fused(self.features, x)) if outputs is None else outputs[0]
         return h
-
-    def row(self, x: Tensor) -> Row | None:
-        """All layers, where the kernels are in use."""
-        top = links_of(self.top) if self.in_lanes and layers.takes(x) else None
-        return None if top is None else Row(self._convolutions(), [top])
-
-    def _convolutions(self) -> list[nn.Conv2d]:
-        return [layer for layer in self.features if isinstance(layer, nn.Conv2d)]
-
-    def _convolved(self, x: Tensor) -> Tensor:
-        if not (self.in_lanes and layers.takes(x)):
-            features: Tensor = self.features(x)
-            return features
-        for layer in self._convolutions():
-            assert layer.bias is not None
-            x = layers.conv_relu_pool(x, layer.weight, layer.bias, int(layer.padding[0]))
-        return x.flatten(1)
 
 
 def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
@@ -106,4 +96,4 @@ def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
             f"net.backbone = 'simple-cnn' takes images of at least {_SMALLEST} x {_SMALLEST} "
             f"pixels, the data has samples of shape {shape}; try net.backbone = 'mlp'"
         )
-    return SimpleCNN(*shape, native=settings.kernel == "native")
+    return SimpleCNN(*shape)

@@ -1,0 +1,52 @@
+"""The switch of the kernels: off, unless whoever drives a computation turns them on.
+
+What has a kernel asks here each time it is called, so a network that is used outside a run consists
+of plain torch operations, whichever kernel it was trained with.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor, nn
+
+_ON: ContextVar[bool] = ContextVar("kernels", default=False)
+_PLAIN = (Tensor, nn.Parameter)
+
+
+@contextmanager
+def kernels(on: bool) -> Iterator[None]:
+    """Compute with the kernels, or without them, inside a `with` block.
+
+    Never hold it open across the `yield` of a generator: the caller would compute under it too.
+    """
+    before = _ON.set(on)
+    try:
+        yield
+    finally:
+        _ON.reset(before)
+
+
+def kernels_on() -> bool:
+    """Whether computations use the kernels where they can."""
+    return _ON.get()
+
+
+def records_graph() -> bool:
+    """Whether torch traces or compiles what is called, to run it again on other numbers."""
+    traces = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return torch.compiler.is_compiling() or bool(traces)
+
+
+def takes(*tensors: Tensor) -> bool:
+    """Whether a kernel may read these tensors: plain dense ones on a CPU that hold numbers now.
+
+    Those of a recorded graph or of a `torch.func` transform stand for other numbers.
+    """
+    if records_graph() or torch._C._are_functorch_transforms_active():
+        return False
+    return all(
+        type(one) in _PLAIN and one.layout is torch.strided and one.device.type == "cpu"
+        for one in tensors
+    )
