@@ -150,8 +150,9 @@ def _per_sample(experiment: Experiment) -> float:
     shard = DataShard(experiment.dataset, np.arange(0), np.arange(count), device=device)
     for _ in range(2):  # the first pass warms up
         start = time.perf_counter()
-        for batch in shard.sweep(test=True):
-            net(batch)
+        with experiment.parts.kernels():
+            for batch in shard.sweep(test=True):
+                net(batch)
     nets.release()
     return (time.perf_counter() - start) / max(count, 1)
 

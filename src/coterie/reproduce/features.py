@@ -163,7 +163,8 @@ def projected(
         dataset = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train)
     shard = DataShard(dataset, nobody, rows)
     net = experiment.parts.nets(METHOD).frozen("model", weights, {})
-    parts = [(net(batch).z, batch.y) for batch in shard.sweep(test=True)]
+    with experiment.parts.kernels():
+        parts = [(net(batch).z, batch.y) for batch in shard.sweep(test=True)]
     z, y = (torch.cat(one).numpy() for one in zip(*parts, strict=True))
     experiment.parts.nets(METHOD).release()
     return z, y
