@@ -84,7 +84,7 @@ def facts(experiment: "Experiment") -> Iterator[str]:
 
 def rows(experiment: "Experiment", table: np.ndarray) -> Iterator[str]:
     """The table of clients and classes, as much of it as is readable."""
-    from coterie.core.formatting import counted, short
+    from coterie.core.formatting import counted, shorten
 
     shares = experiment.partition
     classes = min(table.shape[1], _CLASSES)
@@ -96,7 +96,7 @@ def rows(experiment: "Experiment", table: np.ndarray) -> Iterator[str]:
         held = [str(count) if count else "." for count in counts[:classes]]
         sizes = [str(counts.sum()), str(len(shares.test[client]))]
         shift = [words.get(client, "")] if words else []
-        lines.append([short(name, _NAME), *sizes, *held, *cut, *shift])
+        lines.append([shorten(name, _NAME), *sizes, *held, *cut, *shift])
     yield from aligned(lines, last_left=bool(words))
     left = [
         counted(total - limit, what)

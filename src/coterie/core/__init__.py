@@ -1,1 +1,1 @@
-"""The words that everything speaks: bundles, tasks, seeds, errors."""
+"""The vocabulary that all other rooms share: bundles, tasks, seeds, settings, errors."""

@@ -1,4 +1,4 @@
-"""Batch: samples of one client, once per view."""
+"""A batch of training samples, and the longer stretch of samples that it was cut from."""
 
 from dataclasses import dataclass
 
@@ -7,24 +7,24 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretch:
-    """Several consecutive batches, prepared together; a reference network takes them at once."""
+    """Consecutive batches prepared together, so that a reference network needs one forward pass."""
 
     views: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Samples of one client, once per view that the objective asked for."""
+    """Samples of one client, with one tensor for each view that the objective asks for."""
 
     views: tuple[Tensor, ...]
     y: Tensor
     index: Tensor  # positions in the client's shard
     epoch: int = 0
-    last: bool = True  # of its epoch: an accumulated step must not wait beyond it
-    progress: float = 0.0  # the share of this client's local training done before it
-    plain: bool = False  # the first view is what `sweep` gives: it is the same in every epoch
-    stretch: Stretch | None = None  # what it was cut from ...
-    start: int = 0  # ... and where in it it begins
+    last: bool = True  # of its epoch; gradients are not accumulated across epochs
+    progress: float = 0.0  # share of this client's local training that is already done
+    plain: bool = False  # the first view is not augmented: it is the same in every epoch
+    stretch: Stretch | None = None  # the stretch it is a slice of ...
+    start: int = 0  # ... and the position of its first sample there
 
     @property
     def x(self) -> Tensor:

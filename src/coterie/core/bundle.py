@@ -1,4 +1,4 @@
-"""Bundle: everything that is sent or saved.
+"""Bundles: the one container for everything that is sent or saved.
 
 Payloads, server states and client states are all bundles, so that one codec, one checkpoint and
 one byte count serve them all.
@@ -24,7 +24,7 @@ _NUMBER_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A big array that stays in a file: its place, and what must be found there."""
+    """A large array that stays on disk: its path, dtype, shape and checksum."""
 
     path: Path
     dtype: str
@@ -33,7 +33,7 @@ class Blob:
 
     @classmethod
     def write(cls, path: Path, rows: Iterable[np.ndarray]) -> "Blob":
-        """Stream arrays of one dtype and row shape to `path`, one of them in memory at a time."""
+        """Stream arrays of one dtype and row shape to `path`, one in memory at a time."""
         digest, count, dtype, tail = hashlib.sha256(), 0, None, ()
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
@@ -49,22 +49,22 @@ class Blob:
                 file.write(part.data)
                 count += len(part)
         if dtype is None:
-            raise ValueError(f"no rows were given for the blob at {path}")
+            raise ValueError(f"the blob at {path} has no rows")
         return cls(path, dtype.name, (count, *tail), digest.hexdigest())
 
     @property
     def nbytes(self) -> int:
-        """The size of the array."""
+        """The size of the array in bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
     def open(self) -> np.ndarray:
-        """Map the array read-only."""
-        if self.nbytes == 0:  # the system maps no empty file
+        """Memory-map the array read-only."""
+        if self.nbytes == 0:  # an empty file cannot be mapped
             return np.empty(self.shape, np.dtype(self.dtype))
         return np.memmap(self.path, dtype=np.dtype(self.dtype), mode="r", shape=self.shape)
 
-    def intact(self) -> bool:
-        """Whether the file still holds the bytes that were written."""
+    def is_intact(self) -> bool:
+        """Whether the file still has the checksum of what was written."""
         if not self.path.is_file() or self.path.stat().st_size != self.nbytes:
             return False
         with self.path.open("rb") as file:
@@ -73,7 +73,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Named groups of tensors, scalars and blobs; a value, never changed in place."""
+    """Named groups of tensors, named scalars and named blobs; immutable."""
 
     tensors: Mapping[str, Tensors] = field(default_factory=dict)
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Bundle:
             raise KeyError(f"the bundle has no group {group!r}; it has: {have}") from None
 
     def get(self, group: str) -> Tensors:
-        """The tensors of a group, none where there is no such group."""
+        """The tensors of a group; empty if there is no such group."""
         return dict(self.tensors.get(group, {}))
 
     def __contains__(self, group: object) -> bool:
@@ -106,16 +106,16 @@ class Bundle:
         raise TypeError("bundles travel through coterie.core.codec, not through pickle")
 
     def replace(self, **groups: Tensors) -> "Bundle":
-        """This bundle with some groups of tensors put in place of, or beside, the old ones."""
+        """Copy the bundle with these groups of tensors added or replaced."""
         return Bundle({**self.tensors, **groups}, self.scalars, self.blobs)
 
     def without(self, *groups: str) -> "Bundle":
-        """This bundle less some groups of tensors."""
+        """Copy the bundle without these groups of tensors."""
         kept = {name: group for name, group in self.tensors.items() if name not in groups}
         return Bundle(kept, self.scalars, self.blobs)
 
     def nbytes(self) -> int:
-        """The communication cost: tensors and blobs by their size, a number as eight bytes."""
+        """The communication cost in bytes; every number counts as eight."""
         total = sum(tensor.nbytes for _, _, tensor in self._walk())
         total += sum(blob.nbytes for blob in self.blobs.values())
         for value in self.scalars.values():
@@ -123,7 +123,7 @@ class Bundle:
         return total
 
     def digest(self) -> str:
-        """SHA-256 over sorted (group, name, dtype, shape, bytes), scalars and blobs."""
+        """SHA-256 over the sorted tensors (name, dtype, shape, bytes), scalars and blobs."""
         sha = hashlib.sha256(json.dumps(sorted(self.tensors)).encode())
         for group, name, tensor in self._walk():
             sha.update(json.dumps([group, name, str(tensor.dtype), list(tensor.shape)]).encode())
@@ -142,7 +142,7 @@ class Bundle:
 def raw_bytes(tensor: Tensor) -> memoryview:
     """The bytes of a tensor in row-major order, for any dtype."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    if flat.stride() != (1,):  # one entry or none: contiguous with any stride
+    if flat.stride() != (1,):  # a tensor of at most one entry is contiguous with any stride
         flat = flat.new_empty(flat.shape).copy_(flat)
     return flat.view(torch.uint8).numpy().data
 

@@ -1,6 +1,6 @@
-"""Bundle <-> bytes: a safetensors body whose header carries scalars and blobs as JSON.
+"""Encodes bundles as safetensors, with scalars and blobs as JSON in the header.
 
-No object is ever rebuilt from the bytes: tensors, numbers, strings and nothing else.
+Decoding creates tensors, numbers and strings only, never other objects.
 """
 
 import json
@@ -15,21 +15,21 @@ from safetensors.torch import load, save
 from coterie.core.bundle import Blob, Bundle, Tensors
 from coterie.core.errors import CodecError
 
-_SEPARATOR = "\x1f"  # between group and tensor name; neither may hold it
-_LENGTH_BYTES = 8  # a safetensors file opens with the length of its header
+_SEPARATOR = "\x1f"  # between group and tensor name; neither may contain it
+_LENGTH_BYTES = 8  # a safetensors file starts with the length of its header
 _SHA256 = re.compile("[0-9a-f]{64}")
 _HEADER_LIMIT = 64 * 2**20
 _MALFORMED = (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
 
 
 def encode(bundle: Bundle) -> bytes:
-    """The bytes of a bundle; equal bundles give equal bytes."""
+    """Encode a bundle; equal bundles give equal bytes."""
     flat: Tensors = {}
     storages: set[int] = set()
     for group, tensors in bundle.tensors.items():
         for name, tensor in tensors.items():
             if _SEPARATOR in group or _SEPARATOR in name:
-                raise CodecError(f"a name may not hold the character U+001F: {group!r}, {name!r}")
+                raise CodecError(f"a name must not contain U+001F: {group!r}, {name!r}")
             tensor = tensor.detach().cpu().contiguous()
             address = tensor.untyped_storage().data_ptr()
             # safetensors refuses tensors that share memory, and views into a larger buffer
@@ -37,7 +37,7 @@ def encode(bundle: Bundle) -> bytes:
                 tensor = tensor.clone()
             storages.add(address)
             flat[f"{group}{_SEPARATOR}{name}"] = tensor
-    head = {
+    header = {
         "groups": sorted(bundle.tensors),
         "scalars": dict(bundle.scalars),
         "blobs": {
@@ -45,47 +45,47 @@ def encode(bundle: Bundle) -> bytes:
             for name, blob in bundle.blobs.items()
         },
     }
-    return save(flat, metadata={"bundle": json.dumps(head, sort_keys=True)})
+    return save(flat, metadata={"bundle": json.dumps(header, sort_keys=True)})
 
 
 def decode(data: bytes | bytearray | memoryview) -> Bundle:
-    """The bundle that `encode` made the bytes of; anything else is a `CodecError`."""
+    """Decode what `encode` wrote; raise `CodecError` for anything else."""
     data = bytes(data)
     try:
-        head = json.loads(_header(data)["__metadata__"]["bundle"])
-        groups, scalars = head["groups"], head["scalars"]
+        header = json.loads(_read_header(data)["__metadata__"]["bundle"])
+        groups, scalars = header["groups"], header["scalars"]
         if not (isinstance(groups, list) and all(isinstance(group, str) for group in groups)):
-            raise ValueError("the groups are no list of names")
+            raise ValueError("the groups are not a list of names")
         if not isinstance(scalars, dict) or any(
             not isinstance(value, int | float | str) for value in scalars.values()
         ):
-            raise ValueError("the scalars are not numbers and texts by name")
+            raise ValueError("the scalars are not named numbers and strings")
         tensors: dict[str, Tensors] = {group: {} for group in groups}
         for key, tensor in load(data).items():
             group, name = key.split(_SEPARATOR)
             tensors[group][name] = tensor
         blobs = {
-            name: _blob(path, dtype, shape, sha256)
-            for name, (path, dtype, shape, sha256) in head["blobs"].items()
+            name: _make_blob(path, dtype, shape, sha256)
+            for name, (path, dtype, shape, sha256) in header["blobs"].items()
         }
         return Bundle(tensors, scalars, blobs)
     except _MALFORMED as error:
         raise CodecError(f"not a bundle: {type(error).__name__}: {error}") from error
 
 
-def _blob(path: Any, dtype: Any, shape: Any, sha256: Any) -> Blob:
-    """A blob whose parts are what they must be; its hash becomes a file name."""
+def _make_blob(path: Any, dtype: Any, shape: Any, sha256: Any) -> Blob:
+    """Check every field of a blob; its checksum is later used as a file name."""
     if not (isinstance(path, str) and isinstance(dtype, str) and _SHA256.fullmatch(sha256)):
-        raise ValueError(f"no path, dtype and SHA-256: {path!r}, {dtype!r}, {sha256!r}")
+        raise ValueError(f"not a path, dtype and SHA-256: {path!r}, {dtype!r}, {sha256!r}")
     if not (isinstance(shape, list) and all(type(side) is int and side >= 0 for side in shape)):
-        raise ValueError(f"no shape: {shape!r}")
+        raise ValueError(f"not a shape: {shape!r}")
     if np.dtype(dtype).name != dtype or np.dtype(dtype).kind not in "biuf":
-        raise ValueError(f"no dtype of numbers: {dtype!r}")
+        raise ValueError(f"not a numeric dtype: {dtype!r}")
     return Blob(Path(path), dtype, tuple(shape), sha256)
 
 
-def _header(data: bytes) -> Any:
+def _read_header(data: bytes) -> Any:
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     if len(data) < _LENGTH_BYTES or length > min(len(data) - _LENGTH_BYTES, _HEADER_LIMIT):
-        raise ValueError("the header is cut short")
+        raise ValueError("the header is truncated")
     return json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])

@@ -1,13 +1,13 @@
 """Every error that Coterie raises on purpose, and the exit code each one ends a command with.
 
-CoterieError                 one line that names the key or path, the value and the remedy
-├── ConfigError        2     a key, a value, a combination; a run directory that is in use
-├── DataError          3     a file that is missing, broken or of the wrong kind
-├── RunFailed          4     the run cannot go on: diverged, nobody answered
-│   └── NoReplies            nobody answered this round; the loop turns it into a skipped round
-├── CheckpointError    5     a checkpoint or the disk under it
-├── CodecError         4     bytes that are not a bundle of ours
-├── Diverged           4     a loss or a weight that is not finite; ends one client's task
+CoterieError                 one line with the key or path, the value and the remedy
+├── ConfigError        2     a wrong key, value or combination; a run directory in use
+├── DataError          3     a file that is missing, damaged or of the wrong kind
+├── RunFailed          4     the run cannot continue: it diverged, or no client answered
+│   └── NoReplies            no client answered in this round, which is then skipped
+├── CheckpointError    5     a damaged checkpoint, or a disk that cannot be written
+├── CodecError         4     bytes that are not an encoded bundle
+├── Diverged           4     a loss or weight that is not finite; ends one client's task
 └── Interrupted      130     Ctrl-C or SIGTERM
 """
 
@@ -39,11 +39,11 @@ class RunFailed(CoterieError):
 
 
 class NoReplies(RunFailed):
-    """A reduction was asked for over no valid reply."""
+    """There is no valid reply to reduce over."""
 
 
 class CheckpointError(CoterieError):
-    """A checkpoint, or the disk that holds it, failed."""
+    """A checkpoint is damaged, or its disk cannot be written."""
 
     exit_code = 5
 

@@ -1,4 +1,4 @@
-"""What exact bits depend on besides seeds: the thread count, deterministic kernels, versions."""
+"""Bit-for-bit reproducible arithmetic: thread count, deterministic kernels, versions."""
 
 import ctypes
 import os
@@ -19,17 +19,17 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 @contextmanager
 def exact_arithmetic() -> Iterator[None]:
-    """One torch thread and deterministic kernels; as it was before, afterwards.
+    """Use one torch thread and deterministic kernels, and restore the old settings afterwards.
 
-    One and two threads add up in different orders and give different bits. With deterministic
-    kernels torch also fills memory that an operation is about to write, which only costs time.
+    The order of a sum, and so its rounding, depends on the number of threads. Torch would also
+    fill uninitialised memory in deterministic mode; that only costs time and is switched off.
     """
     threads = torch.get_num_threads()
     deterministic = torch.get_deterministic_debug_mode()
     benchmark = torch.backends.cudnn.benchmark
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.set_num_threads(1)
-    # the same as use_deterministic_algorithms(True), which imports the compiler: a second or more
+    # as use_deterministic_algorithms(True), which would import the compiler: a second or more
     torch.set_deterministic_debug_mode("error")
     torch.backends.cudnn.benchmark = False
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -43,28 +43,28 @@ def exact_arithmetic() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Have this process keep the memory of tensors it is done with, for the next ones.
+    """Have the C library keep freed memory for the next tensors instead of returning it.
 
-    The C library gives large blocks back to the system at once, and the pages that come for the
-    next step have to be cleared first: a quarter of the time of a small network's step.
+    By default it returns large blocks to the kernel at once, which has to clear the pages it hands
+    out for the next step: a quarter of the time of a small network's step.
     """
     try:
         tune = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # not the GNU C library
         return
-    tune(_MMAP_THRESHOLD, 32 * 2**20)  # the largest it takes
+    tune(_MMAP_THRESHOLD, 32 * 2**20)  # the largest value it accepts
     tune(_TRIM_THRESHOLD, 256 * 2**20)
 
 
 def cores() -> int:
-    """How many processor cores this process may use."""
+    """Count the CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def environment(device: str) -> dict[str, str]:
-    """What a resumed run must find again to give the same bits."""
+    """Describe everything that must stay the same for a resumed run to give the same bits."""
     return {
         "coterie": coterie.__version__,
         "torch": torch.__version__,

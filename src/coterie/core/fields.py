@@ -1,4 +1,4 @@
-"""Types for hyper-parameters, so that a wrong value is refused before anything runs."""
+"""Constrained types for hyper-parameters, so that bad values are rejected before a run."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Writing files so that they are whole or absent."""
+"""Durable, atomic file writes: after a crash a file is complete, old or absent."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from coterie.core.errors import CheckpointError
 
 @contextmanager
 def disk_errors(path: Path, needed: int = 0) -> Iterator[None]:
-    """Turn an operating system error into one line that names the path and the bytes needed."""
+    """Turn an `OSError` into one line with the path, the bytes needed and the remedy."""
     try:
         yield
     except OSError as error:
@@ -19,12 +19,12 @@ def disk_errors(path: Path, needed: int = 0) -> Iterator[None]:
         where = error.filename or path
         raise CheckpointError(
             f"cannot write {where}: {error.strerror or error}{size}; what was committed before "
-            "is intact: make room or mend the disk, then use --resume"
+            "is intact: free some space or repair the disk, then use --resume"
         ) from error
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write a file and have it on the disk, its name not yet."""
+    """Write a file and sync its contents; its directory entry is not synced yet."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -32,23 +32,23 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Have the names in a folder on the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    """Sync the directory entries of a folder to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 def make_folder(path: Path) -> None:
-    """Have a folder, and its name on the disk."""
+    """Create a folder unless it exists, and sync its directory entry."""
     if not path.is_dir():
         path.mkdir(parents=True, exist_ok=True)
         sync_folder(path.parent)
 
 
 def replace_durably(path: Path, data: bytes) -> None:
-    """Put a whole file in the place of the old one, or leave the old one."""
+    """Write a file atomically: on an error the old file, if any, stays as it was."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with disk_errors(path, len(data)):
         make_folder(path.parent)

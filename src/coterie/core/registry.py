@@ -1,4 +1,4 @@
-"""The directory is the registry: a file in a folder of the package is a name that users can say."""
+"""Finds parts by name: every file of a folder such as `methods` is a name users can choose."""
 
 import difflib
 import sys
@@ -16,15 +16,15 @@ T = TypeVar("T")
 
 
 def names(folder: str) -> tuple[str, ...]:
-    """The names that a folder such as `methods` or `nets/backbones` offers, without importing."""
+    """List the names that a folder such as `methods` or `nets/backbones` offers; imports none."""
     files = (_PACKAGE / folder).glob("*.py")
-    found = (file.stem for file in files if not file.stem.startswith("_"))
-    return tuple(sorted(name.replace("_", "-") if "/" in folder else name for name in found))
+    stems = (file.stem for file in files if not file.stem.startswith("_"))
+    return tuple(sorted(stem.replace("_", "-") if "/" in folder else stem for stem in stems))
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for a misspelt word, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1)
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Suggest the closest known name for a misspelt one, or return an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
@@ -37,9 +37,9 @@ def check_known(key: str, name: str, known: Iterable[str]) -> None:
 
 
 def find(folder: str, name: str, base: type[T], key: str) -> type[T]:
-    """The class behind a name: a file of the folder, or the user's own `"package.module:Class"`."""
+    """Return the class of a name: a file of the folder, or a user's `"package.module:Class"`."""
     if ":" in name:
-        return _own(name, base, key)
+        return _import_class(name, base, key)
     check_known(key, name, names(folder))
     module = import_module(f"coterie.{folder.replace('/', '.')}.{name.replace('-', '_')}")
     for value in vars(module).values():
@@ -71,7 +71,7 @@ def import_own(name: str, key: str) -> Any:
         raise ConfigError(f"{key} = {name!r} cannot be imported: {said}") from error
 
 
-def _own(name: str, base: type[T], key: str) -> type[T]:
+def _import_class(name: str, base: type[T], key: str) -> type[T]:
     found = import_own(name, key)
     if not (isinstance(found, type) and issubclass(found, base)):
         article = "an" if base.__name__[0] in "AEIO" else "a"
@@ -90,7 +90,7 @@ def import_name(part: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Component:
-    """A class and its fields as plain data, to be built again in another process."""
+    """A dataclass instance as plain data, so that another process can rebuild it."""
 
     target: str
     fields: dict[str, Any]
@@ -102,13 +102,13 @@ class Component:
         return cls(f"{kind.__module__}:{kind.__qualname__}", asdict(instance))
 
     def build(self) -> Any:
-        """The instance again; lists, which JSON made of tuples, become tuples."""
+        """Rebuild the instance; lists, which JSON made of tuples, become tuples again."""
         module, _, name = self.target.partition(":")
-        found: Any = import_module(module)
+        kind: Any = import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
-        return found(**{key: _tuples(value) for key, value in self.fields.items()})
+            kind = getattr(kind, part)
+        return kind(**{key: _to_tuples(value) for key, value in self.fields.items()})
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _to_tuples(value: Any) -> Any:
+    return tuple(map(_to_tuples, value)) if isinstance(value, list) else value

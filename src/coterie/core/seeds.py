@@ -1,7 +1,7 @@
-"""Randomness is addressed, not consumed.
+"""Random numbers by address: every draw is a function of (run seed, purpose, round, client).
 
-Every draw of a run is a function of `(run seed, purpose, round, client)`. No generator state is
-ever saved: a resumed run, another executor, another order of clients draw the same numbers.
+No generator state is ever saved or shared, so that a resumed run, another executor or another
+order of clients draws the same numbers.
 """
 
 import hashlib
@@ -16,25 +16,25 @@ _LOW32 = 0xFFFFFFFF
 NOBODY = -1  # the client of a draw that belongs to the server or to the run as a whole
 
 
-def _words(text: str) -> tuple[int, int]:
-    """Two 32-bit words that stand for a purpose."""
+def _hash(text: str) -> tuple[int, int]:
+    """Hash a purpose to two 32-bit integers."""
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 
 def generator(seed: int, purpose: str, round: int = 0, client: int = NOBODY) -> np.random.Generator:
-    """The numpy generator of one address: 128 bits of seed, so that no two addresses meet."""
-    key = (*_words(purpose), round & _LOW32, (client + 1) & _LOW32)
+    """Return the numpy generator of one address; 128 bits of key make collisions negligible."""
+    key = (*_hash(purpose), round & _LOW32, (client + 1) & _LOW32)
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=key)))
 
 
 def derive(seed: int, purpose: str, round: int = 0, client: int = NOBODY) -> int:
-    """A run seed for a run inside this one (a federated evaluator has rounds of its own)."""
+    """Derive a seed for a run within this one: a federated evaluator has rounds of its own."""
     return int(generator(seed, purpose, round, client).integers(2**62))
 
 
 def mix32(index: int) -> int:
-    """A bijection of the 32-bit integers (the finaliser of MurmurHash3): no two indices collide."""
+    """Mix the bits of a 32-bit integer by a bijection, the finaliser of MurmurHash3."""
     index &= _LOW32
     index ^= index >> 16
     index = index * 0x85EBCA6B & _LOW32
@@ -44,23 +44,23 @@ def mix32(index: int) -> int:
 
 
 def torch_seed(seed: int, purpose: str, index: int) -> int:
-    """The 32 bits that torch's CPU generator takes, different for every index of one purpose.
+    """Return a 32-bit seed for torch's generators, distinct for every index of one purpose.
 
-    torch looks at the low 32 bits of a seed only, and a hash of the address would collide after
-    some ten thousand tasks; adding a constant and a bijection keep distinct indices distinct.
+    torch uses only the low 32 bits of a seed, and hashes of that length collide after some ten
+    thousand tasks; adding a constant and applying a bijection keeps distinct indices distinct.
     """
-    low, _ = _words(f"{seed}:{purpose}")
+    low, _ = _hash(f"{seed}:{purpose}")
     return mix32(index + low)
 
 
 @contextmanager
 def scoped(seed: int) -> Iterator[None]:
-    """Seed the global generators (dropout, initialisation, user code), and put them back after."""
+    """Seed the global generators (dropout, initialisation, user code); restore them afterwards."""
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
     cpu = torch.default_generator.get_state()
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     try:
-        # torch.manual_seed would format a stack for devices that are not there: a millisecond
+        # torch.manual_seed formats a stack trace if there is no GPU, which takes a millisecond
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_available():
             torch.cuda.manual_seed_all(seed)

@@ -1,4 +1,4 @@
-"""The plain tables of a configuration. No torch here: a wrong key is answered without it."""
+"""The plain tables of a configuration; without torch, so that a wrong key is reported fast."""
 
 import math
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class RunSettings:
 
     seed: Count = 0
     rounds: PositiveCount = 10  # training rounds; a method may add rounds of other kinds
-    device: str = "auto"  # "auto": a GPU where there is one
+    device: str = "auto"  # "auto": a GPU if there is one
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class DataSettings:
     """The `[data]` table."""
 
     name: str = "digits"
-    root: str = ""  # the folder or file the data is in
+    root: str = ""  # the folder or file that contains the data
     augment: str | dict[str, Any] = "none"  # a name, or { name = "package.module:Class", ... }
-    holdout: Share = 0.0  # a share of every class of the training samples that is set aside first
-    limit: Count = 0  # a seeded, class-balanced subset of so many training samples; 0: all
-    imbalance: Annotated[float, Ge(1.0)] = 1.0  # a long tail: most to fewest samples of a class
-    resize: Count = 0  # image files: shorter side to so many pixels, centre cut out; 0: as they are
+    holdout: Share = 0.0  # share of every training class that is set aside before anything else
+    limit: Count = 0  # size of a seeded, class-balanced subset of the training samples; 0: all
+    imbalance: Annotated[float, Ge(1.0)] = 1.0  # long tail: largest class to smallest
+    resize: Count = 0  # image files: resize the shorter side, crop the centre; 0: leave
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class NetSettings:
 
     backbone: str = "simple-cnn"
     projection: Annotated[int, Ge(0)] = 256  # entries of z; 0: no projector
-    norm: NormKind = "bn"  # where the backbone has normalisation layers; simple-cnn has none
-    norm_first: NormKind | Literal[""] = ""  # of the first two in residual networks; "": as `norm`
+    norm: NormKind = "bn"  # if the backbone has normalisation layers; simple-cnn has none
+    norm_first: NormKind | Literal[""] = ""  # first two of residual networks; "": as `norm`
     stem: Literal["cifar", "imagenet", "none"] = "cifar"  # of residual networks
-    bn_buffers: Literal["average", "local"] = "average"  # "local": never sent, one set a client
-    options: dict[str, Any] = field(default_factory=dict)  # arguments of a backbone of one's own
-    kernel: KernelKind = "auto"  # "native": in C; "auto": that, where it was built and on a CPU
+    bn_buffers: Literal["average", "local"] = "average"  # "local": never sent, one set per client
+    options: dict[str, Any] = field(default_factory=dict)  # arguments of your own backbone
+    kernel: KernelKind = "auto"  # "native": in C; "auto": those on a CPU, if they were built
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Local:
     milestones: tuple[Count, ...] = ()  # rounds at which "step" multiplies lr by gamma
     gamma: Positive = 0.1
     accumulate: PositiveCount = 1  # batches per optimiser step
-    clip: NonNegative = 0.0  # the largest gradient norm; 0: unlimited
-    drop_last: bool = False  # leave out a short last batch, where a whole one exists
+    clip: NonNegative = 0.0  # largest gradient norm; 0: no clipping
+    drop_last: bool = False  # drop an incomplete last batch, unless it is the only one
 
     def __post_init__(self) -> None:
         if self.nesterov and (self.momentum == 0 or self.optimizer != "sgd"):
@@ -89,7 +89,7 @@ class Local:
             raise ConfigError("local.schedule = 'step' needs local.milestones, e.g. [60, 80]")
 
     def rate(self, round: "Round") -> float:
-        """The learning rate of a round.
+        """Return the learning rate of a round.
 
         Linear warm-up over the first `warmup` rounds; then constant, `lr (1 + cos(pi t / T)) / 2`,
         or times `gamma` at each milestone.
@@ -124,9 +124,9 @@ class Cohort:
 
     fraction: PositiveShare = 1.0  # of all clients, per round
     min_clients: PositiveCount = 1  # fewer valid replies: the round is skipped
-    drop_before: Share = 0.0  # chance that an invited client is not reached
-    drop_after: Share = 0.0  # chance that a client does its work and its upload is lost
-    max_skipped: PositiveCount = 5  # skipped rounds in a row that end the run
+    drop_before: Share = 0.0  # probability that an invited client is not reached
+    drop_after: Share = 0.0  # probability that a client trains and its upload is lost
+    max_skipped: PositiveCount = 5  # the run ends after so many skipped rounds in a row
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ class ExecutorSettings:
 
     kind: Literal["serial", "processes"] = "processes"
     workers: Count = 0  # 0: one per core
-    devices: tuple[str, ...] = ()  # shared round-robin by the workers; empty: run.device
-    timeout: NonNegative = 0.0  # seconds a client may take; 0: no limit
+    devices: tuple[str, ...] = ()  # assigned to workers round-robin; empty: run.device
+    timeout: NonNegative = 0.0  # seconds per client and task; 0: no limit
 
 
 @dataclass(frozen=True)
@@ -147,10 +147,10 @@ class EvaluateSettings:
     """
 
     every: Count = 1  # rounds between evaluations; 0: only after the last round
-    last: tuple[str, ...] = ()  # more evaluators, for the last round alone
-    targets: tuple[Share, ...] = ()  # accuracies to reach: rounds and bytes to each are reported
-    stop_at_target: bool = False  # end the run at the highest target
-    metric: str = "accuracy"  # what the targets are about
+    last: tuple[str, ...] = ()  # additional evaluators after the last round
+    targets: tuple[Share, ...] = ()  # accuracies; rounds and bytes to reach each are reported
+    stop_at_target: bool = False  # end the run when the highest target is reached
+    metric: str = "accuracy"  # the metric that the targets refer to
     evaluators: tuple[str, ...] = ("accuracy", "personal")
 
 

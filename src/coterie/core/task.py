@@ -1,4 +1,4 @@
-"""The seam: `Task -> Reply`, and the words for where in a run a task stands."""
+"""The interface between learning and execution: a `Task` goes out, a `Reply` comes back."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from coterie.core import seeds
 from coterie.core.bundle import Bundle, Payload
 
 ClientId = int
-METHOD = "method"  # the program that every task runs unless it belongs to a federated evaluator
+METHOD = "method"  # the program of all tasks but those of federated evaluators
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,26 +27,26 @@ class Round:
 
     @property
     def last(self) -> bool:
-        """Whether it is the last one of the run."""
+        """Whether this is the last round of the run."""
         return self.index + 1 == self.total
 
     def generator(self, purpose: str, client: ClientId | None = None) -> np.random.Generator:
-        """The generator of this round (and client) for one purpose."""
-        who = seeds.NOBODY if client is None else client
-        return seeds.generator(self.seed, purpose, self.index, who)
+        """Return the random generator of this round (and client) for one purpose."""
+        owner = seeds.NOBODY if client is None else client
+        return seeds.generator(self.seed, purpose, self.index, owner)
 
     def torch_seed(self, client: ClientId | None = None) -> int:
-        """What the global generators are seeded with while a task, or the server, runs."""
+        """Return the seed of the global generators during a client's task, or the server's."""
         position = 0 if client is None else client + 1
         return seeds.torch_seed(self.seed, "task", self.index * (self.clients + 1) + position)
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Which start of the run this is, its first round, and the rounds it could be set back to.
+    """One start of the run: its number, its first round, and the rounds with a kept checkpoint.
 
     A site drops client states that an earlier attempt wrote at or after `first`: they belong to
-    rounds that were never committed. It keeps what a return to one of `kept` would need.
+    rounds that were never committed. It keeps the states that resuming at one of `kept` needs.
     """
 
     number: int = 1
@@ -56,7 +56,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one client is asked to do. `down` is the same for the whole cohort, `own` is not."""
+    """A request to one client; `down` is the broadcast to the cohort, `own` is for it alone."""
 
     op: Literal["update", "evaluate", "personal"]
     client: ClientId
@@ -69,11 +69,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why there is no usable answer.
+    """Why a reply has no usable result.
 
-    `diverged` and `failed` come from the client's own work, `skipped` from a shard too small to
-    train on, `lost` from a worker or connection that died, `late` from a deadline; `disk` ends the
-    run, because a client's state could not be read or saved.
+    `diverged` and `failed` come from the client's own computation, `skipped` from a shard too small
+    to train on, `lost` from a worker or connection that died, `late` from a deadline. `disk` ends
+    the run, because a client's state could not be read or saved.
     """
 
     kind: Literal["diverged", "failed", "skipped", "lost", "late", "disk"]
@@ -83,7 +83,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What one client answered."""
+    """The answer of one client to a task."""
 
     client: ClientId
     up: Payload = field(default_factory=Bundle)
@@ -96,22 +96,22 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ClientInfo:
-    """What an executor knows of a client before any task: enough to plan a round."""
+    """What is known about a client before any task: enough to plan a round."""
 
     id: ClientId
     name: str
     examples: int
-    tests: int = 0  # how many test samples it holds; without any it is not evaluated
+    tests: int = 0  # number of test samples; a client without any is not evaluated
 
 
 class Executor(Protocol):
-    """Where tasks run. It never knows which method it carries."""
+    """Runs tasks, without knowing which method they belong to."""
 
     def clients(self) -> Sequence[ClientInfo]:
-        """Everyone who can be asked."""
+        """List the clients that tasks can be sent to."""
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Reply]:
-        """Answer every task, in the order of the tasks; a failure is a reply with `error`."""
+        """Yield one reply per task, in the tasks' order; failures are replies with `error`."""
 
     def close(self) -> None:
-        """End everything that was started; safe to call twice."""
+        """Stop everything that was started; safe to call twice."""

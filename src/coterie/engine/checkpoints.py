@@ -159,7 +159,7 @@ class CheckpointStore:
 
     def _problems(self, server: ServerState, position: Position) -> Iterator[str]:
         for blob in server.blobs.values():
-            if not blob.intact():
+            if not blob.is_intact():
                 yield f"the blob {blob.path} is missing or broken"
         if problem := StateStore(self.run / "clients").problem(position.states, position.round):
             yield problem

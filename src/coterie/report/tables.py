@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from coterie.core.formatting import some
+from coterie.core.formatting import list_first
 from coterie.engine.record import RoundEvent
 
 _REASONS = 200  # rows of the table of losses
@@ -39,11 +39,11 @@ def losses(history: Sequence[RoundEvent]) -> Iterator[str]:
         return
     yield "<h2>Lost, rejected, skipped</h2>"
     if skipped:
-        yield f'<p class="note">Skipped rounds: {escape(some(skipped))}.</p>'
+        yield f'<p class="note">Skipped rounds: {escape(list_first(skipped))}.</p>'
     if groups:
         often = sorted(groups.items(), key=lambda item: -len(item[1]))[:_REASONS]
         rows = [
-            (kind, reason, f"{len(cases):,}", *map(some, zip(*cases, strict=True)))
+            (kind, reason, f"{len(cases):,}", *map(list_first, zip(*cases, strict=True)))
             for (kind, reason), cases in often
         ]
         yield table(rows, ("what", "reason", "times", "rounds", "clients"), number=2)

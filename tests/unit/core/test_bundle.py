@@ -163,7 +163,7 @@ def test_a_blob_needs_rows(tmp_path: Path) -> None:
 
 def test_a_blob_of_no_rows_can_be_opened(tmp_path: Path) -> None:
     blob = Blob.write(tmp_path / "b", [np.zeros((0, 3), np.float32)])
-    assert blob.intact()
+    assert blob.is_intact()
     assert blob.open().shape == (0, 3)
 
 
@@ -175,11 +175,11 @@ def test_a_blob_keeps_values_of_a_foreign_byte_order(tmp_path: Path) -> None:
 def test_a_blob_notices_damage(tmp_path: Path) -> None:
     blob = Blob.write(tmp_path / "b", [np.arange(4)])
     content = blob.path.read_bytes()
-    assert blob.intact()
+    assert blob.is_intact()
     for damaged in (content[:-1], content + b"\0", b"\1" + content[1:], b""):
         blob.path.write_bytes(damaged)
-        assert not blob.intact()
+        assert not blob.is_intact()
     blob.path.unlink()
-    assert not blob.intact()
+    assert not blob.is_intact()
     blob.path.mkdir()
-    assert not blob.intact()
+    assert not blob.is_intact()

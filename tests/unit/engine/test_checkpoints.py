@@ -224,7 +224,7 @@ def test_equal_blobs_are_one_file(run: Path) -> None:
     one, other = blob_state(run, 2, 1.0), blob_state(run, 3, 1.0)
     both = Bundle({}, {}, {"one": one.blobs["features"], "same": one.blobs["features"]})
     assert len({blob.path for blob in store.adopt(both).blobs.values()}) == 1
-    assert store.adopt(other).blobs["features"].intact()
+    assert store.adopt(other).blobs["features"].is_intact()
     assert len(held(run)) == 1
 
 
@@ -383,5 +383,5 @@ def test_a_full_disk_while_a_blob_is_adopted(run: Path) -> None:
             FullDisk(patch, operations)
             with pytest.raises(CheckpointError, match="No space left"):
                 CheckpointStore(run).adopt(state)
-        assert state.blobs["features"].intact()
-    assert CheckpointStore(run).adopt(state).blobs["features"].intact()
+        assert state.blobs["features"].is_intact()
+    assert CheckpointStore(run).adopt(state).blobs["features"].is_intact()
