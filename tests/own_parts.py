@@ -37,7 +37,7 @@ class Shade:
         by = table["by"][rows].reshape(-1, *(1,) * (images.ndim - 1))
         return images + self.strength * by
 
-    def problem(self, samples: np.ndarray) -> str | None:
+    def find_problem(self, samples: np.ndarray) -> str | None:
         return None
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.core import seeds
-from coterie.data.heterogeneity import measures
+from coterie.data.heterogeneity import measure
 from coterie.data.partitions.balanced_dirichlet import BalancedDirichlet
 
 
@@ -65,7 +65,7 @@ def test_sizes_are_equal_and_nothing_is_lost(clients: int, classes: int, beta: f
 def test_a_small_beta_skews_more() -> None:
     labels = np.arange(5000) % 10
     found = [
-        measures(dealt_counts(BalancedDirichlet(20, beta), labels, 10, seed=2))["beta_cib"]
+        measure(dealt_counts(BalancedDirichlet(20, beta), labels, 10, seed=2))["beta_cib"]
         for beta in (1e-8, 0.05, 0.5, 5.0, 500.0)
     ]
     assert found == sorted(found, reverse=True)

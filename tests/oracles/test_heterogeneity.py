@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from coterie.data.heterogeneity import measures
-from coterie.data.partition import make
+from coterie.data.heterogeneity import measure
+from coterie.data.partition import divide
 from coterie.data.partitions.windows import Windows
 
 # scenario: printed beta_cib and beta_hetero; None where no rounding of the definition gives it
@@ -78,8 +78,8 @@ def naive(table: list[list[int]], sigma: float) -> dict[str, float]:
 def windows(scenario: int, rule: str = "table") -> dict[str, float]:
     n = 10 if scenario <= 10 else 100
     labels = np.repeat(np.arange(n), 5000 if n == 10 else 500)
-    made = make(Windows(scenario, rule), labels, labels[:n], n, seed=0)  # type: ignore[arg-type]
-    return measures(made.class_table(labels, n))
+    made = divide(Windows(scenario, rule), labels, labels[:n], n, seed=0)  # type: ignore[arg-type]
+    return measure(made.class_table(labels, n))
 
 
 def printed(value: float, shown: float) -> bool:
@@ -95,7 +95,7 @@ def test_equal_to_the_naive_loops(clients: int, classes: int, seed: int) -> None
     table[:, 0] += 1
     for sigma in (1e-6, 1e-3):
         expected = naive(table.tolist(), sigma)
-        assert measures(table, sigma) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        assert measure(table, sigma) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("scenario", PRINTED)
@@ -123,20 +123,20 @@ def test_the_closed_form_of_windows(scenario: int) -> None:
 
 
 def test_the_ends_of_the_scales() -> None:
-    alike = measures(np.full((4, 8), 5))
+    alike = measure(np.full((4, 8), 5))
     assert alike == pytest.approx(dict.fromkeys(alike, 0.0) | {"effective_classes": 8.0}, abs=1e-9)
     assert min(alike.values()) >= 0
-    apart = measures(np.diag([10] * 64))
+    apart = measure(np.diag([10] * 64))
     assert apart["beta_cib"] == pytest.approx(6) and apart["effective_classes"] == 1
     assert apart["earth_mover"] == pytest.approx(2 * (1 - 1 / 64))
     assert 0.9 < apart["jensen_shannon"] < 1
-    assert measures(np.array([[1, 0], [999, 0]]))["size_gini"] == pytest.approx(0.499)
+    assert measure(np.array([[1, 0], [999, 0]]))["size_gini"] == pytest.approx(0.499)
 
 
 def test_clients_without_samples() -> None:
     table = np.array([[3, 1], [0, 0], [1, 1]])
-    found, without = measures(table), measures(table[[0, 2]])
+    found, without = measure(table), measure(table[[0, 2]])
     gini = found.pop("size_gini")
     assert gini > without.pop("size_gini") and found == without
     with pytest.raises(ValueError, match="no client"):
-        measures(np.zeros((2, 3)))
+        measure(np.zeros((2, 3)))

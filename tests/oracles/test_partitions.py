@@ -10,8 +10,8 @@ import pytest
 from coterie.core import seeds
 from coterie.core.errors import ConfigError
 from coterie.data.datasets import Groups
-from coterie.data.heterogeneity import measures
-from coterie.data.partition import Scheme, kinds, load_class, make
+from coterie.data.heterogeneity import measure
+from coterie.data.partition import Scheme, divide, kinds, load_class
 from coterie.data.partitions.by_group import ByGroup
 from coterie.data.partitions.iid import IID
 from coterie.data.partitions.quantity import Quantity
@@ -38,10 +38,10 @@ def test_shards(clients: int, shards: int, samples: int) -> None:
 
 
 def test_most_clients_of_shards_have_two_classes() -> None:
-    table = make(Shards(100), LABELS, TEST, 10, seed=0).class_table(LABELS, 10)
+    table = divide(Shards(100), LABELS, TEST, 10, seed=0).class_table(LABELS, 10)
     assert (table.sum(axis=1) == 50).all() and ((table > 0).sum(axis=1) <= 2).all()
     with pytest.raises(ConfigError, match=r"makes 20 shards of 15 .*shards_per_client=1 or fewer"):
-        make(Shards(10), LABELS[:15], TEST, 10, seed=0)
+        divide(Shards(10), LABELS[:15], TEST, 10, seed=0)
 
 
 @pytest.mark.parametrize(("beta", "seed"), [(0.5, 1), (5.0, 2), (0.3, 3)])
@@ -65,9 +65,9 @@ def test_quantity(beta: float, seed: int) -> None:
 def test_a_beta_too_small_names_one_that_works(beta: float) -> None:
     rule = Quantity(100, beta)
     with pytest.raises(ConfigError, match=rf"^partition\.beta={beta} leaves .*200 draws") as caught:
-        make(rule, LABELS, TEST, 10, seed=1)
+        divide(rule, LABELS, TEST, 10, seed=1)
     words = str(caught.value).rsplit("partition.beta=", 1)[1].split()
-    make(replace(rule, beta=float(words[0])), LABELS, TEST, 10, seed=1)
+    divide(replace(rule, beta=float(words[0])), LABELS, TEST, 10, seed=1)
 
 
 def groups(test: bool) -> Groups:
@@ -80,27 +80,27 @@ def groups(test: bool) -> Groups:
 
 def test_groups_are_the_clients() -> None:
     labels, test = np.array([0, 1, 0, 1, 0, 1, 0, 1]), np.array([0, 1, 0, 1])
-    made = make(ByGroup(), labels, test, 2, seed=0, groups=groups(test=True))
+    made = divide(ByGroup(), labels, test, 2, seed=0, groups=groups(test=True))
     assert made.names == ("ann", "cid") and made.clients == (0, 1)
     assert [share.tolist() for share in made.train.values()] == [[1, 4, 6], [0, 2, 5]]
     assert [share.tolist() for share in made.test.values()] == [[0], [2, 3]]
-    shared = make(ByGroup(min_samples=1), labels, test, 2, seed=0, groups=groups(test=False))
+    shared = divide(ByGroup(min_samples=1), labels, test, 2, seed=0, groups=groups(test=False))
     assert shared.names == ("ann", "bob", "cid", "eve")
     assert sorted(np.concatenate(list(shared.test.values()))) == [0, 1, 2, 3]
 
 
 def test_groups_that_are_missing_or_too_small() -> None:
     with pytest.raises(ConfigError, match=r"partition\.kind=by-group needs .* this one has none"):
-        make(ByGroup(), LABELS, TEST, 10, seed=0)
+        divide(ByGroup(), LABELS, TEST, 10, seed=0)
     with pytest.raises(ConfigError, match=r"min_samples=9 leaves out all 5 groups.*=3 or fewer"):
-        make(ByGroup(min_samples=9), LABELS[:8], TEST, 10, seed=0, groups=groups(test=False))
+        divide(ByGroup(min_samples=9), LABELS[:8], TEST, 10, seed=0, groups=groups(test=False))
 
 
 @pytest.mark.parametrize("kind", sorted(set(kinds()) - {"by-group"}))
 def test_every_kind(kind: str) -> None:
     scheme = load_class(kind)()
-    made, again = (make(scheme, LABELS, TEST, 10, seed=5) for _ in range(2))
-    assert made.digest() == again.digest() != make(scheme, LABELS, TEST, 10, seed=6).digest()
+    made, again = (divide(scheme, LABELS, TEST, 10, seed=5) for _ in range(2))
+    assert made.digest() == again.digest() != divide(scheme, LABELS, TEST, 10, seed=6).digest()
     assert sum(made.sizes().values()) == 5000 and min(made.sizes().values()) >= scheme.min_samples
     assert sum(map(len, made.test.values())) == 1000
     assert not made.shifts and made.clients == tuple(range(10))
@@ -151,8 +151,8 @@ FIGURE_4 = [
 
 @pytest.mark.parametrize("case", FIGURE_4, ids=lambda case: case.name)
 def test_the_four_combinations_of_figure_4(case: Case) -> None:
-    made = make(case.scheme, case.labels, TEST, 10, seed=1)
-    found = measures(made.class_table(case.labels, 10))
+    made = divide(case.scheme, case.labels, TEST, 10, seed=1)
+    found = measure(made.class_table(case.labels, 10))
     assert (found["beta_cib"] < 0.1) == case.balanced
     assert (found["effective_classes"] > 9) == case.balanced
     # clients with all classes alike can differ in their sizes or their features only

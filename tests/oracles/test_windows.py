@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import ConfigError
-from coterie.data.partition import make
+from coterie.data.partition import divide
 from coterie.data.partitions.windows import Windows
 
 # scenario: first and last class (from 1) of the clients 1, 2, M - 1, M
@@ -70,10 +70,10 @@ def test_sizes(scenario: int, size: int) -> None:
     n = 10 if scenario <= 10 else 100
     labels = np.repeat(np.arange(n), 50_000 // n)
     w = len(Windows(scenario).windows()[0])
-    table = make(Windows(scenario), labels, labels[::100], n, seed=1).class_table(labels, n)
+    table = divide(Windows(scenario), labels, labels[::100], n, seed=1).class_table(labels, n)
     assert set(table.sum(axis=1).tolist()) == {size}
     assert set(table[table > 0].tolist()) == {size // w}
-    everyone = make(Windows(scenario, equal=False), labels, labels[::100], n, seed=1)
+    everyone = divide(Windows(scenario, equal=False), labels, labels[::100], n, seed=1)
     table = everyone.class_table(labels, n)
     assert table.sum() == 50_000 and np.ptp(table[table > 0]) <= 1
 
@@ -89,14 +89,14 @@ def test_chunks_follow_the_clients_and_the_seed() -> None:
 def test_refusals() -> None:
     labels = np.arange(100) % 10
     with pytest.raises(ConfigError, match=r"scenario=11 is for 100 .* has 10; use .*=1 to 10"):
-        make(Windows(11), labels, labels, 10, seed=0)
+        divide(Windows(11), labels, labels, 10, seed=0)
     with pytest.raises(ConfigError, match=r"scenario=2 is for 10 .* has 100; use .*=11 to 110"):
-        make(Windows(2), np.arange(100), labels, 100, seed=0)
+        divide(Windows(2), np.arange(100), labels, 100, seed=0)
     with pytest.raises(ConfigError, match=r"has 3; use another partition\.kind"):
-        make(Windows(2), labels % 3, labels % 3, 3, seed=0)
+        divide(Windows(2), labels % 3, labels % 3, 3, seed=0)
     few = np.append(np.delete(labels, labels == 4), [4, 4])
     with pytest.raises(ConfigError, match=r"class 4 to 5 clients and it has 2 .*equal=false"):
-        make(Windows(5), few, labels, 10, seed=0)
-    assert len(make(Windows(5, equal=False), few, labels, 10, seed=0).clients) == 10
+        divide(Windows(5), few, labels, 10, seed=0)
+    assert len(divide(Windows(5, equal=False), few, labels, 10, seed=0).clients) == 10
     with pytest.raises(ConfigError, match=r"client 0 of Windows has 10 samples; lower it$"):
-        make(Windows(1, min_samples=11), labels, labels, 10, seed=0)
+        divide(Windows(1, min_samples=11), labels, labels, 10, seed=0)

@@ -39,7 +39,7 @@ def partition(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     """Show who holds what, and how much the clients differ, without training."""
-    from coterie.data.heterogeneity import measures
+    from coterie.data.heterogeneity import measure
     from coterie.experiment.config import load
     from coterie.experiment.prepare import prepare
     from coterie.experiment.tables import parse_overrides
@@ -49,7 +49,7 @@ def partition(
     experiment = prepare(config, Path("runs"))
     shares, dataset = experiment.partition, experiment.dataset
     table = shares.class_table(dataset.y_train, dataset.classes)
-    values = measures(table)
+    values = measure(table)
     if out is not None:  # first, so that it is there though a reader such as `head` stops early
         write(out, page(experiment, table, values))
     for line in (*facts(experiment), "", *rows(experiment, table), "", *meanings(values)):
@@ -89,7 +89,7 @@ def rows(experiment: "Experiment", table: np.ndarray) -> Iterator[str]:
     shares = experiment.partition
     classes = min(table.shape[1], _CLASSES)
     cut = ["..."] if table.shape[1] > _CLASSES else []
-    words = {client: shift.words() for client, shift in shares.shifts.items()}
+    words = {client: shift.describe() for client, shift in shares.shifts.items()}
     lines = [["client", "train", "test", *map(str, range(classes)), *cut, *["shift"][: len(words)]]]
     shown = list(zip(shares.clients, shares.names, table, strict=True))[:_CLIENTS]
     for client, name, counts in shown:
@@ -146,7 +146,7 @@ def page(experiment: "Experiment", table: np.ndarray, values: Mapping[str, float
     settings = experiment.config.tables["partition"]
     title = f"{settings['kind']} of {experiment.dataset.name}"
     told = [(name, f"{value:.4f}", _MEANINGS.get(name, "")) for name, value in values.items()]
-    shifts = [(shares.names[c], shift.words()) for c, shift in shares.shifts.items()]
+    shifts = [(shares.names[c], shift.describe()) for c, shift in shares.shifts.items()]
     body = "\n".join(
         (
             f"<h1>{escape(title)}</h1>",

@@ -1,1 +1,1 @@
-"""Data sets, how they are divided among clients, and how a client walks through its share."""
+"""Data sets, their division among clients, and the batches of a client."""

@@ -1,7 +1,7 @@
-"""Random views of images for self-supervised learning: crops, mirrors, colours, blur.
+"""Random views of images for self-supervised learning: crops, flips, colours, blur.
 
-The operations and their parameters are those of torchvision, but every sample has its own, drawn
-for the whole shard at once. Images are floats; those whose colours change lie in [0, 1].
+The operations and their parameters are those of torchvision, but parameters are drawn per sample,
+for the whole shard at once. Images are floats; where colours change they lie in [0, 1].
 """
 
 import math
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from coterie.data.augment_colour import JITTER, blur, make_grey, solarise
 
-_TRIES = 10  # of a crop that fits into the image
+_TRIES = 10  # draws for a crop that fits into the image
 _SIGMA = (0.1, 2.0)  # of the blur
 _SMALLEST = 8  # pixels of the shorter side
 _CHANNELS = (1, 3)
@@ -27,10 +27,10 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class RandomView:
-    """Crop, mirror, jitter, grey, blur, solarise, in this order; each has a chance of its own."""
+    """Crop, flip, jitter, grey, blur, solarise, in this order, each with its own probability."""
 
-    scale: Range = (0.08, 1.0)  # of the crop's area, as a share of the image's
-    ratio: Range = (3.0 / 4.0, 4.0 / 3.0)  # of the crop's width to its height
+    scale: Range = (0.08, 1.0)  # area of the crop as a fraction of the image's
+    ratio: Range = (3.0 / 4.0, 4.0 / 3.0)  # width of the crop to its height
     flip: float = 0.5
     strengths: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)  # see `_factors`
     jitter: float = 0.0
@@ -39,16 +39,16 @@ class RandomView:
     solarise: float = 0.0
 
     def draw(self, samples: int, generator: np.random.Generator) -> Table:
-        """Everything is drawn, whatever the chances, so that no draw shifts another.
+        """Draw all parameters, even those of probability 0, so that no draw shifts another.
 
-        `areas` and `ratios` have ten tries for the crop: which one fits depends on the image's
-        size, and `boxes` finds it.
+        `areas` and `ratios` hold ten candidates for the crop; `boxes` takes the first that fits
+        into the image.
         """
         low, high = (math.log(bound) for bound in self.ratio)
         table = {
             "areas": generator.uniform(*self.scale, (samples, _TRIES)),
             "ratios": np.exp(generator.uniform(low, high, (samples, _TRIES))),
-            "places": generator.random((samples, 2)),
+            "positions": generator.random((samples, 2)),
             "order": generator.permuted(np.tile(np.arange(len(JITTER)), (samples, 1)), axis=1),
             "factors": self._factors(samples, generator),
             "sigmas": generator.uniform(*_SIGMA, samples),
@@ -58,55 +58,55 @@ class RandomView:
         return {name: torch.from_numpy(column) for name, column in table.items()}
 
     def _factors(self, samples: int, generator: np.random.Generator) -> np.ndarray:
-        """Uniform in [max(0, 1 - s), 1 + s]; for the hue in [-s, s]."""
+        """Draw uniformly from [max(0, 1 - s), 1 + s]; for the hue from [-s, s]."""
         strengths, middle = np.array(self.strengths), np.array([1.0, 1.0, 1.0, 0.0])
         low = np.maximum(middle - strengths, [0.0, 0.0, 0.0, -np.inf])
         return generator.uniform(low, middle + strengths, (samples, len(strengths)))
 
     def __call__(self, images: Tensor, rows: Tensor, table: Table) -> Tensor:
-        """The views of the images that stand at `rows`."""
+        """Return the views of the images at the positions `rows` of the shard."""
         drawn = {name: column[rows] for name, column in table.items()}
         height, width = images.shape[2:]
-        found = resize(images, self.boxes(drawn, height, width), drawn["flip"])
+        views = resize(images, self.boxes(drawn, height, width), drawn["flip"])
         if not self.colours:
-            return found
-        found.clamp_(0.0, 1.0)  # the weights of four pixels may round to more than one
-        for place in range(len(JITTER)):
+            return views
+        views.clamp_(0.0, 1.0)  # the four weights of an interpolation may sum to more than one
+        for step in range(len(JITTER)):
             for kind, operation in enumerate(JITTER):
                 if self.strengths[kind]:
-                    chosen = drawn["jitter"] & (drawn["order"][:, place] == kind)
-                    _change(found, chosen, operation, drawn["factors"][:, kind])
-        _change(found, drawn["grey"], lambda some, _: make_grey(some))
-        _change(found, drawn["blur"], blur, drawn["sigmas"])
-        _change(found, drawn["solarise"], lambda some, _: solarise(some))
-        return found
+                    chosen = drawn["jitter"] & (drawn["order"][:, step] == kind)
+                    _change(views, chosen, operation, drawn["factors"][:, kind])
+        _change(views, drawn["grey"], lambda batch, _: make_grey(batch))
+        _change(views, drawn["blur"], blur, drawn["sigmas"])
+        _change(views, drawn["solarise"], lambda batch, _: solarise(batch))
+        return views
 
     @property
     def colours(self) -> bool:
-        """Whether it does more than crop and mirror."""
+        """Whether the view changes colours, beyond cropping and flipping."""
         return any((self.jitter, self.grey, self.blur, self.solarise))
 
     def boxes(self, drawn: Table, height: int, width: int) -> np.ndarray:
-        """Top, left, height and width of each crop, in whole pixels.
+        """Compute top, left, height and width of each crop, in whole pixels.
 
-        The first of the tries that fits: round(sqrt(a H W r)) wide, round(sqrt(a H W / r)) high.
-        If none fits: the largest box in the middle whose ratio is within the bounds.
+        A candidate is round(sqrt(a H W r)) wide and round(sqrt(a H W / r)) high; the first that
+        fits is taken. If none fits: the largest centred box whose ratio is within the bounds.
         """
         area, ratio = (drawn[name].numpy() for name in ("areas", "ratios"))
         wide = np.rint(np.sqrt(area * (height * width) * ratio))
         high = np.rint(np.sqrt(area * (height * width) / ratio))
         fits = (wide >= 1) & (wide <= width) & (high >= 1) & (high <= height)
-        each, first, some = np.arange(len(fits)), fits.argmax(axis=1), fits.any(axis=1)
-        whole = self._middle(height, width)
+        each, first, any_fits = np.arange(len(fits)), fits.argmax(axis=1), fits.any(axis=1)
+        fallback = self._centred_size(height, width)
         size = np.stack([high[each, first], wide[each, first]], axis=1)
-        size = np.where(some[:, None], size, whole)
+        size = np.where(any_fits[:, None], size, fallback)
         room = np.array([height, width]) - size
         start = np.where(
-            some[:, None], np.floor(drawn["places"].numpy() * (room + 1)), np.floor(room / 2)
+            any_fits[:, None], np.floor(drawn["positions"].numpy() * (room + 1)), np.floor(room / 2)
         )
         return np.concatenate([start, size], axis=1).astype(np.int64)
 
-    def _middle(self, height: int, width: int) -> tuple[int, int]:
+    def _centred_size(self, height: int, width: int) -> tuple[int, int]:
         low, high = self.ratio
         if width / height < low:
             return round(width / low), width
@@ -114,8 +114,8 @@ class RandomView:
             return height, round(height * high)
         return height, width
 
-    def problem(self, samples: np.ndarray) -> str | None:
-        """Images of 1 or 3 channels and 8 pixels; floats in [0, 1] where colours change."""
+    def find_problem(self, samples: np.ndarray) -> str | None:
+        """Require images of 1 or 3 channels and 8 pixels; in [0, 1] if colours change."""
         shape = samples.shape[1:]
         if len(shape) != _IMAGE_AXES or shape[0] not in _CHANNELS or min(shape[1:]) < _SMALLEST:
             return (
@@ -133,30 +133,25 @@ class RandomView:
 
 
 def resize(images: Tensor, boxes: np.ndarray, mirrored: Tensor) -> Tensor:
-    """Each image's box at the size of the image, bilinear, clamped to the box; then mirrored.
+    """Scale each image's box to the size of the image, bilinear within the box; then flip.
 
-    The pixel at k of a side S, with a box from t of length n, is taken from the place
+    Pixel k of a side of length S, with a box from t of length n, is sampled at
     t + clamp((k + 1/2) n / S - 1/2, 0, n - 1).
     """
     count, _, height, width = images.shape
     top, left, high, wide = torch.from_numpy(boxes).to(torch.float64).unbind(1)
-    down, across = _places(height, top, high), _places(width, left, wide)
-    across = torch.where(mirrored[:, None], across.flip(1), across)
-    grid = torch.stack(
-        [
-            across[:, None, :].expand(count, height, width),
-            down[:, :, None].expand(count, height, width),
-        ],
-        dim=3,
-    )
+    y, x = _sampling_points(height, top, high), _sampling_points(width, left, wide)
+    x = torch.where(mirrored[:, None], x.flip(1), x)
+    size = (count, height, width)
+    grid = torch.stack([x[:, None, :].expand(size), y[:, :, None].expand(size)], dim=3)
     return F.grid_sample(images, grid.to(images.device), padding_mode="border", align_corners=False)
 
 
-def _places(size: int, start: Tensor, length: Tensor) -> Tensor:
-    """Where the pixels of a side are taken from, as `grid_sample` counts: -1 to 1."""
-    places = (torch.arange(size, dtype=torch.float64) + 0.5) * (length / size)[:, None] - 0.5
-    places = torch.minimum(places.clamp_(min=0.0), length[:, None] - 1.0) + start[:, None]
-    return ((2.0 * places + 1.0) / size - 1.0).to(torch.float32)
+def _sampling_points(size: int, start: Tensor, length: Tensor) -> Tensor:
+    """Compute where the pixels of a side are sampled, in the coordinates of `grid_sample`."""
+    points = (torch.arange(size, dtype=torch.float64) + 0.5) * (length / size)[:, None] - 0.5
+    points = torch.minimum(points.clamp_(min=0.0), length[:, None] - 1.0) + start[:, None]
+    return ((2.0 * points + 1.0) / size - 1.0).to(torch.float32)
 
 
 def _change(
@@ -165,7 +160,7 @@ def _change(
     operation: Callable[[Tensor, Tensor], Tensor],
     parameters: Tensor | None = None,
 ) -> None:
-    """Apply an operation, in place, to the samples that are chosen."""
+    """Apply an operation in place to the chosen samples."""
     picked = chosen.nonzero().flatten()
     if not len(picked):
         return

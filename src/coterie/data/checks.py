@@ -1,6 +1,6 @@
-"""What is checked before anything else: arrays that cannot be learnt from, names that do not exist.
+"""Checks of arrays and names before anything runs.
 
-Every message is one line that names the array, the row, the value and the remedy.
+Every message is one line with the array, the row, the value and the remedy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from coterie.core import registry
 from coterie.core.errors import ConfigError, DataError
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-NOBODY = -1  # the group of a test sample that no client has
+NOBODY = -1  # the group of a test sample that belongs to no client
 GROUP_ARRAYS = ("group_train", "group_test")
 CHANNELS = (1, 3, 4)
 
@@ -19,8 +19,8 @@ _PIXEL_MAX = 255
 _VECTOR_AXES, _IMAGE_AXES = 2, 4
 
 
-def known(key: str, name: str, names: tuple[str, ...]) -> None:
-    """Refuse a name that is not one of `names`; the nearest spelling is given, and all of them."""
+def check_name(key: str, name: str, names: tuple[str, ...]) -> None:
+    """Reject a name that is not one of `names`, suggesting the closest and listing all."""
     if name not in names:
         hint = registry.nearest(name, names)
         raise ConfigError(f"{key} = {name!r} is not known{hint}; it is one of: {', '.join(names)}")
@@ -33,16 +33,16 @@ def check(
     mean: tuple[float, ...] = (),
     std: tuple[float, ...] = (),
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Return the four arrays in the dtypes of a data set, and the number of classes.
+    """Check the four arrays; return them in the dtypes of a data set, and the number of classes.
 
-    `origin` (a data set or a file) opens every message. `classes` 0 counts them: one more than
-    the greatest training label.
+    Every message starts with `origin`, a data set or a file. With `classes` 0 the number of
+    classes is one more than the greatest training label.
     """
     try:
         for part in ("train", "test"):
             check_part(f"_{part}", arrays[f"x_{part}"], arrays[f"y_{part}"])
         classes = _check_labels(arrays["y_train"], arrays["y_test"], classes)
-        x_train, x_test = (_features(name, arrays[name]) for name in ("x_train", "x_test"))
+        x_train, x_test = (_convert_samples(name, arrays[name]) for name in ("x_train", "x_test"))
         _check_alike(x_train, x_test)
         _check_statistics(x_train.shape[1], mean, std)
     except DataError as error:
@@ -52,9 +52,9 @@ def check(
 
 
 def check_resize(name: str, resize: int, images: bool) -> None:
-    """Refuse a `data.resize` that means nothing."""
+    """Reject a `data.resize` that is negative or not for image files."""
     if resize < 0:
-        raise ConfigError(f"data.resize={resize} is no size; give pixels, or 0 for no resizing")
+        raise ConfigError(f"data.resize={resize} is not a size; give pixels, or 0 for no resizing")
     if resize and not images:
         raise ConfigError(
             f"data.resize={resize} is for image files, and the data set {name!r} is not made of "
@@ -65,13 +65,13 @@ def check_resize(name: str, resize: int, images: bool) -> None:
 def check_groups(
     origin: str,
     arrays: Mapping[str, np.ndarray],
-    whose: tuple[np.ndarray, np.ndarray],
+    groups: tuple[np.ndarray, np.ndarray],
     names: Sequence[str],
 ) -> dict[str, np.ndarray]:
-    """The groups of training and test samples as int64, each one a number into `names`."""
+    """Check the groups of training and test samples; return them as int64 indices into `names`."""
     checked = {}
-    for name, part, groups in zip(GROUP_ARRAYS, ("train", "test"), whose, strict=True):
-        values, samples = np.asarray(groups), len(arrays[f"y_{part}"])
+    for name, part, indices in zip(GROUP_ARRAYS, ("train", "test"), groups, strict=True):
+        values, samples = np.asarray(indices), len(arrays[f"y_{part}"])
         ungrouped = part == "test" and values.size == 0
         if values.shape != (samples,) and not ungrouped:
             raise DataError(
@@ -91,7 +91,7 @@ def check_groups(
 
 
 def check_part(part: str, x: np.ndarray, y: np.ndarray) -> None:
-    """Samples and labels of one part: axes, as many of one as of the other, not none, integers."""
+    """Check the axes of samples and labels, their equal number, and that labels are integers."""
     if x.ndim not in (_VECTOR_AXES, _IMAGE_AXES):
         raise DataError(
             f"x{part} has shape {x.shape}; reshape it to (N, channels, height, width) for images "
@@ -120,7 +120,7 @@ def check_part(part: str, x: np.ndarray, y: np.ndarray) -> None:
 
 
 def _check_labels(train: np.ndarray, test: np.ndarray, classes: int) -> int:
-    """Labels are 0..K-1, those of the test set among them; return K."""
+    """Check that all labels are 0..K-1, and return K."""
     top, distinct = int(train.max()), len(np.unique(train))
     if distinct <= 1:
         raise DataError(f"y_train holds the one class {top}; give samples of two classes or more")
@@ -141,7 +141,7 @@ def _check_labels(train: np.ndarray, test: np.ndarray, classes: int) -> int:
             "number the classes 0, 1, 2, ... without gaps"
         )
     row = int(test.argmax())
-    # Where the classes are named, a client's classes or a long tail may leave one to the test set.
+    # If the number of classes is given, a class may be in the test set only.
     last = classes - 1 if classes else top
     if test[row] > last:
         raise DataError(
@@ -151,8 +151,8 @@ def _check_labels(train: np.ndarray, test: np.ndarray, classes: int) -> int:
     return classes or top + 1
 
 
-def _features(name: str, x: np.ndarray) -> np.ndarray:
-    """Samples as uint8 or float32 images, or float32 vectors; every value finite."""
+def _convert_samples(name: str, x: np.ndarray) -> np.ndarray:
+    """Convert to uint8 or float32 images, or float32 vectors, with finite values only."""
     if x.ndim == _IMAGE_AXES and x.shape[1] not in CHANNELS:
         last = x.shape[3] in CHANNELS
         remedy = "move them first with .transpose(0, 3, 1, 2)" if last else "convert the images"
@@ -161,7 +161,7 @@ def _features(name: str, x: np.ndarray) -> np.ndarray:
             f"images (N, channels, height, width) have 1, 3 or 4: {remedy}"
         )
     if x.dtype.kind == "f":
-        return _finite(name, x)
+        return _convert_floats(name, x)
     if x.dtype.kind not in "iu":
         raise DataError(
             f"{name} is of dtype {x.dtype}; cast it to uint8 (values 0..255) or float32"
@@ -180,11 +180,11 @@ def _features(name: str, x: np.ndarray) -> np.ndarray:
     return x.astype(np.uint8, copy=False)
 
 
-def _finite(name: str, x: np.ndarray) -> np.ndarray:
-    """Floats as float32, none of them NaN or infinite in it."""
+def _convert_floats(name: str, x: np.ndarray) -> np.ndarray:
+    """Cast floats to float32; reject values that are NaN or infinite there."""
     with np.errstate(over="ignore", invalid="ignore"):
         cast = x.astype(np.float32, copy=False)
-        # Two reductions need no mask as large as the data; NaN and infinity show in them.
+        # Two reductions show NaN and infinity without a mask as large as the data.
         if np.isfinite(cast.min()) and np.isfinite(cast.max()):
             return cast
     index = int(np.isfinite(cast).reshape(-1).argmin())
@@ -195,12 +195,12 @@ def _finite(name: str, x: np.ndarray) -> np.ndarray:
 
 
 def _row(x: np.ndarray, index: int) -> int:
-    """The row in which the flat index of an array lies."""
+    """Return the row of a flat index into an array."""
     return index // (x.size // len(x))
 
 
 def _check_alike(train: np.ndarray, test: np.ndarray) -> None:
-    """One test sample looks like one training sample."""
+    """Check that training and test samples have the same shape and dtype."""
     if train.shape[1:] != test.shape[1:]:
         raise DataError(
             f"x_test[0] has shape {test.shape[1:]} and x_train[0] {train.shape[1:]}; "
@@ -213,7 +213,7 @@ def _check_alike(train: np.ndarray, test: np.ndarray) -> None:
 
 
 def _check_statistics(channels: int, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-    """Normalisation has one mean and one positive deviation per channel, or none at all."""
+    """Check for one mean and one positive deviation per channel, or none at all."""
     if not mean and not std:
         return
     if len(mean) != channels or len(std) != channels:

@@ -1,7 +1,7 @@
-"""Data sets: read by a source, checked, decoded once into a cache, and mapped read-only from it.
+"""Data sets: read by a source, checked, decoded once into a cache and memory-mapped from there.
 
-A worker process maps the files that the main process checked (`open_cached`), so that any number
-of them share one copy in memory.
+Worker processes map the files that the main process has checked (`open_cached`), so that all of
+them share one copy in memory.
 """
 
 import contextlib
@@ -24,21 +24,22 @@ import numpy as np
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError, DataError
+from coterie.core.files import sync_folder, write_durably
 from coterie.data import checks
 
 _FORMAT = 1
 _SHORT = 16
-_RACES = 5
+_RACES = 5  # attempts where other processes write the same data set
 _META = "meta.json"
-_IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+_OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups:
-    """Whose every sample is: numbers into `names`; an empty `test` says test samples are nobody's.
+    """The group (writer, hospital) of each sample, as an index into `names`.
 
-    Test samples of group -1 are the server's; where there are some, it tests on these alone.
-    A natural partition (writers, photographers, hospitals) deals by them.
+    An empty `test` means that test samples have no groups. Test samples of group -1 belong to the
+    server, which then tests on these alone.
     """
 
     train: np.ndarray
@@ -48,10 +49,10 @@ class Groups:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Raw:
-    """What a source reads: images (N, C, H, W) or vectors (N, F), with integer labels 0..K-1.
+    """The output of a source: images (N, C, H, W) or vectors (N, F), with labels 0..K-1.
 
-    `classes` 0 counts them from the training labels. `mean` and `std` are per channel, applied
-    after division by 255 to uint8 images and as they are to floats; empty is no normalisation.
+    With `classes` 0 they are counted from the training labels. `mean` and `std` are per channel;
+    uint8 images are divided by 255 first. If both are empty there is no normalisation.
     """
 
     x_train: np.ndarray
@@ -66,9 +67,9 @@ class Raw:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """A checked data set, mapped read-only: x uint8 or float32, y int64.
+    """A checked data set, memory-mapped read-only: x is uint8 or float32, y is int64.
 
-    `mean` and `std` mean what they do in `Raw`; `fingerprint` is the SHA-256 of the contents.
+    `mean` and `std` are as in `Raw`; `fingerprint` is the SHA-256 of the contents.
     """
 
     name: str
@@ -88,18 +89,18 @@ class Dataset:
         """The shape of one sample: (C, H, W) or (F,)."""
         return self.x_train.shape[1:]
 
-    def in_units(self) -> "Dataset":
-        """The same data without normalisation: images in [0, 1]."""
+    def without_normalisation(self) -> "Dataset":
+        """Copy the data set with images left in [0, 1]."""
         return replace(self, mean=(), std=())
 
 
 def names() -> tuple[str, ...]:
-    """The data sets there are: one per file of `sources`."""
+    """List the data sets: one per file of `sources`."""
     return registry.names("data/sources")
 
 
 def default_cache() -> Path:
-    """`$COTERIE_CACHE`, else `$XDG_CACHE_HOME/coterie`, else `~/.cache/coterie`."""
+    """Return `$COTERIE_CACHE`, else `$XDG_CACHE_HOME/coterie`, else `~/.cache/coterie`."""
     if own := os.environ.get("COTERIE_CACHE"):
         return Path(own).expanduser()
     shared = os.environ.get("XDG_CACHE_HOME")
@@ -107,46 +108,47 @@ def default_cache() -> Path:
 
 
 def load(name: str, root: str = "", cache: Path | None = None, resize: int = 0) -> Dataset:
-    """The data set of that name; its files are decoded again only if one of them has changed.
+    """Load a data set by name; its files are decoded again only if one of them has changed.
 
-    A source module has `read(root) -> Raw`, or `decode(root, resize, scratch) -> Raw` if it reads
-    images, which it may map from files of the folder `scratch`; and `files(root)` if what it reads
-    lies in files: the key of the decoded copy is their paths, sizes and times.
+    A source module has `read(root) -> Raw`, or `decode(root, resize, scratch) -> Raw` for image
+    files, whose arrays may be memory-mapped from the folder `scratch`. If it reads files it also
+    has `files(root)`: their paths, sizes and times are the key of the decoded copy.
     """
-    checks.known("data.name", name, names())
+    checks.check_name("data.name", name, names())
     source = import_module(f"coterie.data.sources.{name.replace('-', '_')}")
     checks.check_resize(name, resize, hasattr(source, "decode"))
     folder = (cache or default_cache()).absolute()
     pointer = None
     if hasattr(source, "files"):
-        pointer = _pointer(folder, name, resize, (*_code(source), *_files(source, root)))
+        files = (*_list_code(source), *_list_files(source, root))
+        pointer = _find_pointer(folder, name, resize, files)
     if pointer:
-        # A pointer that is missing, or leads to a damaged folder, costs no more than a new decode.
+        # If the pointer is missing, or its folder is damaged, the data are only decoded again.
         with contextlib.suppress(OSError, ValueError, DataError):
             return open_cached(folder / pointer.read_text())
     if hasattr(source, "decode"):
-        with _scratch(folder, name) as scratch:
-            dataset = _keep(name, source.decode(root, resize, scratch), folder, root)
+        with _scratch_folder(folder, name) as scratch:
+            dataset = _cache(name, source.decode(root, resize, scratch), folder, root)
     else:
-        dataset = _keep(name, source.read(root), folder, root or name)
+        dataset = _cache(name, source.read(root), folder, root or name)
     if pointer:
-        # It only saves time: a cache that holds the data but is read-only is good enough.
+        # The pointer only saves time, so a read-only cache that has the data will do.
         with contextlib.suppress(OSError):
-            beside = folder / f".{pointer.name}-{uuid.uuid4().hex}"
-            beside.write_text(dataset.path.name)
-            beside.replace(pointer)
+            temporary = folder / f".{pointer.name}-{uuid.uuid4().hex}"
+            temporary.write_text(dataset.path.name)
+            temporary.replace(pointer)
     return dataset
 
 
 def store(name: str, raw: Raw, cache: Path | None = None) -> Dataset:
-    """Check the arrays, write them to the cache under that name, and map them."""
+    """Check the arrays, write them to the cache under a name, and memory-map them."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
         raise ConfigError(f"data.name={name!r} names a folder: use letters, digits, '-', '_', '.'")
-    return _keep(name, raw, (cache or default_cache()).absolute(), name)
+    return _cache(name, raw, (cache or default_cache()).absolute(), name)
 
 
 def open_cached(path: Path) -> Dataset:
-    """Map the data set of a cache folder; a file that is missing, cut or altered is named."""
+    """Memory-map a data set from its cache folder; the error names a damaged file."""
     try:
         meta = json.loads((path / _META).read_bytes())
         described = meta["arrays"]
@@ -172,13 +174,13 @@ def open_cached(path: Path) -> Dataset:
 
 
 def _map(file: Path, described: Mapping[str, Any]) -> np.ndarray:
-    """Map one array read-only, as a plain view: indexing a memmap is several times slower."""
+    """Map one array read-only, as a plain array: indexing a `memmap` is several times slower."""
     try:
         array = np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
         raise _damaged(file, error) from error
     if list(array.shape) != described["shape"] or array.dtype.name != described["dtype"]:
-        raise _damaged(file, f"it holds {array.dtype} {array.shape}, not what {_META} says")
+        raise _damaged(file, f"it has {array.dtype} {array.shape}, unlike {_META}")
     return array
 
 
@@ -188,25 +190,28 @@ def _damaged(file: Path, reason: object) -> DataError:
     )
 
 
-def _files(source: ModuleType, root: str) -> tuple[Path, ...]:
-    """The files that a source reads."""
+def _list_files(source: ModuleType, root: str) -> tuple[Path, ...]:
+    """List the files that a source reads."""
     try:
-        found: tuple[Path, ...] = source.files(root)
+        files: tuple[Path, ...] = source.files(root)
     except (OSError, ValueError) as error:
         raise DataError(f"{root} cannot be read ({error}); check data.root") from error
-    return found
+    return files
 
 
-def _code(source: ModuleType) -> tuple[Path, ...]:
-    """The code that decodes: when it changes, what it decoded before may be wrong."""
+def _list_code(source: ModuleType) -> tuple[Path, ...]:
+    """List the files of the decoding code: when one changes, the cached copy may be wrong."""
     formats = Path(__file__).parent / "formats"
     return (Path(source.__file__ or ""), *sorted(formats.glob("*.py")))
 
 
-def _pointer(folder: Path, name: str, resize: int, files: Iterable[Path]) -> Path | None:
-    """The file that notes the cache folder of these very files; None if one cannot be looked at."""
+def _find_pointer(folder: Path, name: str, resize: int, files: Iterable[Path]) -> Path | None:
+    """Return the path of the file that points from these files to their cache folder.
+
+    It is None if one of the files cannot be accessed.
+    """
     key: list[object] = [_FORMAT, name, resize]
-    # A hundred thousand images lie in a few folders, and to resolve a path takes many look-ups.
+    # Resolving a path is slow, and a hundred thousand images share a few folders.
     folders: dict[Path, str] = {}
     for file in files:
         try:
@@ -221,8 +226,8 @@ def _pointer(folder: Path, name: str, resize: int, files: Iterable[Path]) -> Pat
 
 
 @contextlib.contextmanager
-def _scratch(folder: Path, name: str) -> Iterator[Path]:
-    """A folder of the cache to decode images in; whatever is left in it goes at the end."""
+def _scratch_folder(folder: Path, name: str) -> Iterator[Path]:
+    """Create a temporary folder in the cache to decode images in, and remove it at the end."""
     path = folder / f".{name}-{uuid.uuid4().hex}-decoding"
     try:
         path.mkdir(parents=True)
@@ -240,10 +245,10 @@ def _unwritable(folder: Path, error: OSError) -> DataError:
     )
 
 
-def _keep(name: str, raw: Raw, folder: Path, origin: str) -> Dataset:
-    """Check, write unless the same contents are there already, and map."""
-    given = {array: np.asanyarray(getattr(raw, array)) for array in checks.ARRAYS}
-    arrays, classes = checks.check(origin, given, raw.classes, raw.mean, raw.std)
+def _cache(name: str, raw: Raw, folder: Path, origin: str) -> Dataset:
+    """Check the arrays, write them unless the same contents are cached already, and map them."""
+    unchecked = {array: np.asanyarray(getattr(raw, array)) for array in checks.ARRAYS}
+    arrays, classes = checks.check(origin, unchecked, raw.classes, raw.mean, raw.std)
     meta: dict[str, Any] = {
         "format": _FORMAT,
         "classes": classes,
@@ -251,14 +256,14 @@ def _keep(name: str, raw: Raw, folder: Path, origin: str) -> Dataset:
         "std": list(raw.std),
     }
     if raw.groups is not None:
-        whose = (raw.groups.train, raw.groups.test)
-        arrays |= checks.check_groups(origin, arrays, whose, raw.groups.names)
+        groups = (raw.groups.train, raw.groups.test)
+        arrays |= checks.check_groups(origin, arrays, groups, raw.groups.names)
         meta["groups"] = list(raw.groups.names)
     meta["arrays"] = {
         array: {"shape": list(values.shape), "dtype": values.dtype.name}
         for array, values in arrays.items()
     }
-    fingerprint = _fingerprint(meta, arrays)
+    fingerprint = _hash(meta, arrays)
     path = folder / f"{name}-{fingerprint[:_SHORT]}"
     for _ in range(_RACES):
         with contextlib.suppress(DataError):
@@ -270,8 +275,8 @@ def _keep(name: str, raw: Raw, folder: Path, origin: str) -> Dataset:
     return open_cached(path)
 
 
-def _fingerprint(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 over what meta.json says and the bytes of the arrays in their order."""
+def _hash(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+    """Compute the SHA-256 of the description in meta.json and of the arrays, in their order."""
     digest = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
     for values in arrays.values():
         digest.update(np.ascontiguousarray(values).data)
@@ -279,31 +284,28 @@ def _fingerprint(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> s
 
 
 def _write(path: Path, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a folder beside `path`, then rename it: nobody can see a half-written one."""
+    """Write a temporary folder, then rename it to `path`, so that it appears complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.parent / f".{path.name}-{uuid.uuid4().hex}"
+    temporary = path.parent / f".{path.name}-{uuid.uuid4().hex}"
     try:
-        beside.mkdir()
+        temporary.mkdir()
         for name, values in arrays.items():
-            _save(beside / f"{name}.npy", values)
-        with (beside / _META).open("w") as text:
-            json.dump(meta, text, indent=2)
-            text.flush()
-            os.fsync(text.fileno())
-        _sync(beside)
-        _put(beside, path)
-        _sync(path.parent)
+            _save(temporary / f"{name}.npy", values)
+        write_durably(temporary / _META, json.dumps(meta, indent=2).encode())
+        sync_folder(temporary)
+        _move_into_place(temporary, path)
+        sync_folder(path.parent)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _save(path: Path, values: np.ndarray) -> None:
-    """Write one array; one that was decoded into a file of the cache is there already."""
-    # Only a whole map, not a view of one, has the mmap object itself for its base.
+    """Write one array; an array that is mapped from a scratch file is hard-linked instead."""
+    # Only a whole memmap, not a view of one, has the mmap object itself as its base.
     base: object = values.base
     if isinstance(values, np.memmap) and isinstance(base, mmap.mmap):
         values.flush()
-        # Where the disk knows no second name for a file, the file is copied.
+        # If the file system has no hard links, the file is copied.
         with contextlib.suppress(OSError):
             path.hardlink_to(str(values.filename))
             return
@@ -313,33 +315,24 @@ def _save(path: Path, values: np.ndarray) -> None:
         os.fsync(file.fileno())
 
 
-def _put(beside: Path, path: Path) -> None:
-    """Rename to `path`; a good folder that came first stays, a damaged one makes way."""
+def _move_into_place(temporary: Path, path: Path) -> None:
+    """Rename to `path`, unless another process made a valid folder first; replace a damaged one."""
     for _ in range(_RACES):
         try:
-            beside.rename(path)
+            temporary.rename(path)
             return
         except OSError as error:
-            if error.errno not in _IN_THE_WAY:
+            if error.errno not in _OCCUPIED:
                 raise
         with contextlib.suppress(DataError):
             open_cached(path)
             return
-        away = beside.with_name(f"{beside.name}-damaged")
-        # Another process may have moved it away in between; then the next rename succeeds.
+        damaged = temporary.with_name(f"{temporary.name}-damaged")
+        # Another process may have moved it in between; then the next rename succeeds.
         with contextlib.suppress(FileNotFoundError):
-            path.rename(away)
-        if away.is_dir():
-            shutil.rmtree(away)
+            path.rename(damaged)
+        if damaged.is_dir():
+            shutil.rmtree(damaged)
         else:
-            away.unlink(missing_ok=True)
-    raise OSError(f"{path} is being replaced by other processes again and again")
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in a folder last through a crash."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            damaged.unlink(missing_ok=True)
+    raise OSError(f"{path} is being replaced by other processes repeatedly")

@@ -1,4 +1,4 @@
-"""Official files, fetched on request only: said aloud, checked against a pinned SHA-256."""
+"""Downloads of official files, on request only, checked against a pinned SHA-256."""
 
 import contextlib
 import hashlib
@@ -20,7 +20,7 @@ _UNREACHABLE = (OSError, http.client.HTTPException)
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A file at its official address; `folder` is where in the root it belongs."""
+    """A file at its official URL; `folder` is the subfolder of the root it belongs in."""
 
     address: str
     size: int
@@ -36,9 +36,19 @@ class Remote:
 _CIFAR = "https://www.cs.toronto.edu/~kriz/"
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+_IDX_NAMES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+
+
+def _idx_files(base: str, folder: str, *files: tuple[int, str]) -> tuple[Remote, ...]:
+    """Describe the four files of an IDX data set by their sizes and SHA-256."""
+    return tuple(
+        Remote(f"{base}{name}-ubyte.gz", size, sha256, folder)
+        for name, (size, sha256) in zip(_IDX_NAMES, files, strict=True)
+    )
+
 
 REMOTES: dict[str, tuple[Remote, ...]] = {
-    # SHA-256: keras/datasets/cifar10.py and cifar100.py; the MD5 of the official page are
+    # SHA-256: keras/datasets/cifar10.py and cifar100.py; the MD5 sums of the official page are
     # c58f30108f718f92721af3b95e74349a and eb9058c3a382ffc7106e4002c42a8d85.
     "cifar10": (
         Remote(
@@ -55,65 +65,29 @@ REMOTES: dict[str, tuple[Remote, ...]] = {
         ),
     ),
     # SHA-256 and sizes: tensorflow/datasets, url_checksums/mnist.txt
-    "mnist": (
-        Remote(
-            f"{_MNIST}train-images-idx3-ubyte.gz",
-            9912422,
-            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            "mnist",
-        ),
-        Remote(
-            f"{_MNIST}train-labels-idx1-ubyte.gz",
-            28881,
-            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            "mnist",
-        ),
-        Remote(
-            f"{_MNIST}t10k-images-idx3-ubyte.gz",
-            1648877,
-            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            "mnist",
-        ),
-        Remote(
-            f"{_MNIST}t10k-labels-idx1-ubyte.gz",
-            4542,
-            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            "mnist",
-        ),
+    "mnist": _idx_files(
+        _MNIST,
+        "mnist",
+        (9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        (28881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        (1648877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+        (4542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
     ),
     # SHA-256 and sizes: tensorflow/datasets, url_checksums/fashion_mnist.txt
-    "fashion-mnist": (
-        Remote(
-            f"{_FASHION}train-images-idx3-ubyte.gz",
-            26421880,
-            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            "fashion-mnist",
-        ),
-        Remote(
-            f"{_FASHION}train-labels-idx1-ubyte.gz",
-            29515,
-            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            "fashion-mnist",
-        ),
-        Remote(
-            f"{_FASHION}t10k-images-idx3-ubyte.gz",
-            4422102,
-            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            "fashion-mnist",
-        ),
-        Remote(
-            f"{_FASHION}t10k-labels-idx1-ubyte.gz",
-            5148,
-            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            "fashion-mnist",
-        ),
+    "fashion-mnist": _idx_files(
+        _FASHION,
+        "fashion-mnist",
+        (26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+        (29515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+        (4422102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+        (5148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
     ),
 }
 
 
 def fetch(dataset: str, root: Path, say: Callable[[str], object]) -> None:
-    """Put the official files of a data set below `root`; every step is said."""
-    checks.known("the data set", dataset, datasets.names())
+    """Download the official files of a data set to `root`, reporting every step."""
+    checks.check_name("the data set", dataset, datasets.names())
     if dataset == "digits":
         say("digits comes with scikit-learn: there is nothing to download")
         return
@@ -123,37 +97,37 @@ def fetch(dataset: str, root: Path, say: Callable[[str], object]) -> None:
             f"there are: {', '.join(REMOTES)}"
         )
     for remote in REMOTES[dataset]:
-        _one(remote, root / remote.folder / remote.name, say)
+        _fetch_file(remote, root / remote.folder / remote.name, say)
     say(f"set data.name={dataset} data.root={root}")
 
 
-def _one(remote: Remote, target: Path, say: Callable[[str], object]) -> None:
+def _fetch_file(remote: Remote, target: Path, say: Callable[[str], object]) -> None:
     if target.exists():
-        _already(remote, target)
+        _check_existing(remote, target)
         say(f"{target} is already there, with the right SHA-256")
         return
     say(f"{remote.address} ({remote.size / 2**20:.1f} MiB) -> {target}")
-    beside = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
+    temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        size, digest = _save(remote, beside)
+        size, digest = _save(remote, temporary)
         if digest != remote.sha256:
             raise DataError(
                 f"{remote.address} gave {size} of {remote.size} bytes with SHA-256 {digest}, "
                 f"not {remote.sha256}; the file was removed: try again"
             )
-        beside.rename(target)
+        temporary.rename(target)
     except OSError as error:
         raise DataError(
             f"{target} cannot be written ({error.strerror or error}); give another --root"
         ) from error
     finally:
         with contextlib.suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
 
 
-def _already(remote: Remote, target: Path) -> None:
-    """A file in the place must be the right one; it is the user's, so it is not replaced."""
+def _check_existing(remote: Remote, target: Path) -> None:
+    """Refuse a different file of that name: it is the user's, so it is not replaced."""
     try:
         with target.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -166,20 +140,20 @@ def _already(remote: Remote, target: Path) -> None:
         )
 
 
-def _save(remote: Remote, beside: Path) -> tuple[int, str]:
-    """Write what the address gives; its length and SHA-256."""
+def _save(remote: Remote, temporary: Path) -> tuple[int, str]:
+    """Write the response to a file; return its length and SHA-256."""
     size, digest = 0, hashlib.sha256()
-    with beside.open("wb") as file:
-        for chunk in _chunks(remote, beside.parent):
+    with temporary.open("wb") as file:
+        for chunk in _read_chunks(remote, temporary.parent):
             file.write(chunk)
             digest.update(chunk)
             size += len(chunk)
-            if size > remote.size:  # whatever it is, it is not the file: do not fill the disk
+            if size > remote.size:  # not the right file: do not fill the disk
                 break
     return size, digest.hexdigest()
 
 
-def _chunks(remote: Remote, folder: Path) -> Iterator[bytes]:
+def _read_chunks(remote: Remote, folder: Path) -> Iterator[bytes]:
     try:
         with urllib.request.urlopen(remote.address, timeout=_TIMEOUT) as response:
             while chunk := response.read(_CHUNK):

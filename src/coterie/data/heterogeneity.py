@@ -1,14 +1,14 @@
-"""How much clients differ: numbers from the table of training samples by client and class."""
+"""Measures of how much clients differ, from the number of samples by client and class."""
 
 import numpy as np
 
 from coterie.data.imbalance import entropy
 
-SIGMA = 1e-6  # MFCL's share of a class that a client does not have
+SIGMA = 1e-6  # the share that MFCL assigns to a class that a client does not have
 
 
-def measures(table: np.ndarray, sigma: float = SIGMA) -> dict[str, float]:
-    """The measures of a table of counts (clients x classes); a client without samples is left out.
+def measure(table: np.ndarray, sigma: float = SIGMA) -> dict[str, float]:
+    """Measure a table of counts (clients x classes); clients without samples are left out.
 
     With p_m the class shares of client m, p those of all samples together, M clients, K classes:
 
@@ -24,32 +24,28 @@ def measures(table: np.ndarray, sigma: float = SIGMA) -> dict[str, float]:
     """
     counts = np.asarray(table, np.float64)
     sizes = counts.sum(axis=1)
-    held = counts[sizes > 0]
-    if not held.size:
+    counts = counts[sizes > 0]
+    if not counts.size:
         raise ValueError("no client of the table has a sample")
-    shares = held / held.sum(axis=1, keepdims=True)
-    mix = held.sum(axis=0) / held.sum()
-    entropies = entropy(shares)
-    total = _divergences(np.where(shares > 0, shares, sigma))
-    clients = len(held)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    mix = counts.sum(axis=0) / counts.sum()
+    entropies, half = entropy(shares), float(entropy(mix)) / 2
+    total = _sum_divergences(np.where(shares > 0, shares, sigma))
+    clients = len(counts)
     middle = (shares + mix) / 2
     return {
-        "beta_cib": max(0.0, float(np.log2(held.shape[1]) - entropies.mean())),
+        "beta_cib": max(0.0, float(np.log2(counts.shape[1]) - entropies.mean())),
         "beta_hetero_pairs": total / max(1, clients * (clients - 1)),
         "beta_hetero_tables": total / clients**2,
-        "jensen_shannon": max(0.0, float((entropy(middle) - entropies / 2).mean()) - _half(mix)),
+        "jensen_shannon": max(0.0, float((entropy(middle) - entropies / 2).mean()) - half),
         "earth_mover": float(np.abs(shares - mix).sum(axis=1).mean()),
         "effective_classes": float(np.exp2(entropies).mean()),
         "size_gini": _gini(sizes),
     }
 
 
-def _half(mix: np.ndarray) -> float:
-    return float(entropy(mix)) / 2
-
-
-def _divergences(shares: np.ndarray) -> float:
-    """Sum of KL(p_m, p_z) over all pairs; it is symmetric in them, hence never below 0."""
+def _sum_divergences(shares: np.ndarray) -> float:
+    """Sum KL(p_m, p_z) over all ordered pairs; the exact sum is never below 0."""
     logarithms = np.log2(shares)
     own = len(shares) * float((shares * logarithms).sum())
     return max(0.0, own - float(shares.sum(axis=0) @ logarithms.sum(axis=0)))

@@ -1,4 +1,4 @@
-"""What sets a client's data apart beside which samples it has: other features, other labels.
+"""Feature and label skew: changes to the samples of a client, beside which samples it has.
 
 Every partition has these keys. A `Shift` is applied to the client's own training and test samples;
 the test set of the server stays as it is.
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _BYTE = 255.0
 _IMAGE_AXES = 4
 _MOST_CHANNELS = 4
-_CENTRE = 0.5  # contrast leaves a pixel of this brightness alone
-# What strength means, one that is worth trying, and the greatest that makes sense.
+_CENTRE = 0.5  # the brightness that a change of contrast leaves as it is
+# The meaning of the strength, a reasonable value, and the maximum.
 _STRENGTHS = {
     "noise": ("the standard deviation of the last client's noise", 0.1, math.inf),
     "rotation": ("the widest angle in degrees", 45.0, 180.0),
@@ -31,53 +31,53 @@ _STRENGTHS = {
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """What one client's samples undergo; the defaults change nothing."""
+    """How the samples of one client are changed; the defaults change nothing."""
 
     noise: float = 0.0  # standard deviation on unit images
     seed: int = 0  # of the noise
     angle: float = 0.0  # degrees, counter-clockwise
     style: tuple[float, ...] = ()  # brightness, contrast, then a gain per channel
-    classes: tuple[int, ...] = ()  # what every class is called here
+    classes: tuple[int, ...] = ()  # the new label of every class
 
-    def images(self, images: np.ndarray, rows: np.ndarray, test: bool) -> np.ndarray:
-        """The client's samples as float32, bytes as values in [0, 1]; `rows` are their indices.
+    def change_images(self, images: np.ndarray, rows: np.ndarray, test: bool) -> np.ndarray:
+        """Return the changed samples as float32; `rows` are their indices in the data set.
 
-        Bytes end within [0, 1]; samples that were floats have no known bounds and are not clipped.
+        Bytes are scaled to [0, 1] and clipped to it; floats have no known bounds.
         """
         if not (self.noise or self.angle or self.style):
             return images
         bounded = images.dtype == np.uint8
-        found = images.astype(np.float32)
+        changed = images.astype(np.float32)
         if bounded:
-            found /= np.float32(_BYTE)
+            changed /= np.float32(_BYTE)
         if self.angle:
-            found = rotate(found, self.angle)
+            changed = rotate(changed, self.angle)
         if self.style:
-            found = restyle(found, self.style)
+            changed = restyle(changed, self.style)
         if self.noise:
-            found += np.float32(self.noise) * gaussian(self.seed, rows, test, found.shape[1:])
-        return np.clip(found, 0.0, 1.0) if bounded else found
+            changed += np.float32(self.noise) * draw_noise(self.seed, rows, test, changed.shape[1:])
+        return np.clip(changed, 0.0, 1.0) if bounded else changed
 
-    def labels(self, labels: np.ndarray) -> np.ndarray:
-        """The labels as this client calls them."""
+    def change_labels(self, labels: np.ndarray) -> np.ndarray:
+        """Return the labels that this client uses."""
         return np.array(self.classes, np.int64)[labels] if self.classes else labels
 
-    def words(self) -> str:
-        """A few words about it, for tables."""
-        said = [f"noise {self.noise:.3g}"] if self.noise else []
-        said += [f"angle {self.angle:+.3g}"] if self.angle else []
-        said += ["own style"] if self.style else []
-        said += ["labels swapped"] if self.classes else []
-        return ", ".join(said)
+    def describe(self) -> str:
+        """Summarise the changes in a few words, for tables."""
+        changes = [f"noise {self.noise:.3g}"] if self.noise else []
+        changes += [f"angle {self.angle:+.3g}"] if self.angle else []
+        changes += ["own style"] if self.style else []
+        changes += ["labels swapped"] if self.classes else []
+        return ", ".join(changes)
 
     def to_plain(self) -> dict[str, Any]:
-        """Fields that differ from their defaults."""
+        """Return the fields that differ from their defaults, as JSON can store them."""
         neutral = asdict(Shift())
         return {key: value for key, value in asdict(self).items() if value != neutral[key]}
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Shift":
-        """The shift that `to_plain` described; JSON has made lists of its tuples."""
+        """Reconstruct a shift from `to_plain`; JSON has turned its tuples into lists."""
         fields: dict[str, Any] = dict(plain)
         for name in fields.keys() & {"style", "classes"}:
             fields[name] = tuple(fields[name])
@@ -111,37 +111,37 @@ class Skewed:
             )
 
     def check_shape(self, shape: Sequence[int]) -> None:
-        """Refuse to rotate or restyle samples that are not images."""
+        """Reject samples that are not images where they would be rotated or restyled."""
         if self.skew in ("rotation", "style") and len(shape) + 1 != _IMAGE_AXES:
             raise ConfigError(
                 f"partition.skew = {self.skew!r} is for images (channels, height, width) and the "
                 f"samples have shape {tuple(shape)}; use partition.skew=noise or none"
             )
 
-    def held_groups(self, groups: "Groups | None") -> np.ndarray | None:
-        """Which of the data set's groups is behind every client; None where they are not."""
+    def select_groups(self, groups: "Groups | None") -> np.ndarray | None:
+        """Return the data set's group of every client, or None if clients are not groups."""
         return None
 
-    def shifts(self, clients: Sequence[int], classes: int, seed: int) -> dict[int, Shift]:
-        """The shift of every client that has one: a function of the seed and the client."""
-        swaps = self._swaps(clients, classes, seed)
-        found = {}
+    def draw_shifts(self, clients: Sequence[int], classes: int, seed: int) -> dict[int, Shift]:
+        """Draw the shift of every client that has one, from the seed and the client alone."""
+        swaps = self._draw_swaps(clients, classes, seed)
+        shifts = {}
         for rank, client in enumerate(clients):
-            features = self._features(rank, len(clients), client, seed)
+            features = self._draw_features(rank, len(clients), client, seed)
             shift = Shift(**features, classes=swaps.get(client, ()))
             if shift.to_plain().keys() - {"seed"}:
-                found[client] = shift
-        return found
+                shifts[client] = shift
+        return shifts
 
-    def _features(self, rank: int, clients: int, client: int, seed: int) -> dict[str, Any]:
+    def _draw_features(self, rank: int, clients: int, client: int, seed: int) -> dict[str, Any]:
         from coterie.core import seeds
 
         if self.skew == "noise":
             own = seeds.derive(seed, "skew/noise", client=client)
             return {"noise": self.strength * (rank + 1) / clients, "seed": own}
         if self.skew == "rotation":
-            place = 2 * rank / (clients - 1) - 1 if clients > 1 else 0.0
-            return {"angle": self.strength * place}
+            fraction = 2 * rank / (clients - 1) - 1 if clients > 1 else 0.0  # from -1 to 1
+            return {"angle": self.strength * fraction}
         if self.skew == "style":
             drawn = seeds.generator(seed, "skew/style", client=client).uniform(
                 -self.strength, self.strength, 2 + _MOST_CHANNELS
@@ -150,36 +150,38 @@ class Skewed:
             return {"style": (brightness / 2, *(1 + factor for factor in factors))}
         return {}
 
-    def _swaps(self, clients: Sequence[int], classes: int, seed: int) -> dict[int, tuple[int, ...]]:
-        """For the chosen clients (one at least), classes exchanged in pairs; an odd one stays."""
+    def _draw_swaps(
+        self, clients: Sequence[int], classes: int, seed: int
+    ) -> dict[int, tuple[int, ...]]:
+        """Choose clients (at least one) and exchange their classes in pairs; an odd class stays."""
         from coterie.core import seeds
 
         if not self.label_swap:
             return {}
         chosen = max(1, int(self.label_swap * len(clients) + 0.5))
         order = seeds.generator(seed, "label-swap").permutation(len(clients))[:chosen]
-        found = {}
-        for client in sorted(clients[place] for place in order):
+        swaps = {}
+        for client in sorted(clients[index] for index in order):
             drawn = seeds.generator(seed, "label-swap/classes", client=client).permutation(classes)
             first, second = drawn[: classes - classes % 2].reshape(-1, 2).T
-            names = np.arange(classes)
-            names[first], names[second] = second, first
-            found[client] = tuple(names.tolist())
-        return found
+            labels = np.arange(classes)
+            labels[first], labels[second] = second, first
+            swaps[client] = tuple(labels.tolist())
+        return swaps
 
 
-def gaussian(seed: int, rows: np.ndarray, test: bool, shape: Sequence[int]) -> np.ndarray:
-    """Standard normal noise for samples; that of one depends on its index alone, on no other."""
+def draw_noise(seed: int, rows: np.ndarray, test: bool, shape: Sequence[int]) -> np.ndarray:
+    """Draw standard normal noise that depends, for each sample, on its index alone."""
     noise = np.empty((len(rows), *shape), np.float32)
-    for place, row in enumerate(rows.tolist()):
-        # Philox is a function of key and counter, so that every sample has a stretch of its own.
+    for position, row in enumerate(rows.tolist()):
+        # Philox is a function of key and counter: every sample has its own part of the stream.
         bits = np.random.Philox(key=seed, counter=[0, 0, row, int(test)])
-        np.random.Generator(bits).standard_normal(dtype=np.float32, out=noise[place])
+        np.random.Generator(bits).standard_normal(dtype=np.float32, out=noise[position])
     return noise
 
 
 def rotate(images: np.ndarray, angle: float) -> np.ndarray:
-    """Images turned about their centre by degrees counter-clockwise; bilinear, 0 from outside."""
+    """Rotate images about their centre, counter-clockwise in degrees; bilinear, filled with 0."""
     height, width = images.shape[-2:]
     middle_y, middle_x = (height - 1) / 2, (width - 1) / 2
     y, x = np.meshgrid(np.arange(height) - middle_y, np.arange(width) - middle_x, indexing="ij")
@@ -187,17 +189,17 @@ def rotate(images: np.ndarray, angle: float) -> np.ndarray:
     from_y, from_x = cosine * y + sine * x + middle_y, cosine * x - sine * y + middle_x
     top, left = np.floor(from_y).astype(int), np.floor(from_x).astype(int)
     flat = images.reshape(*images.shape[:-2], -1)
-    turned = np.zeros_like(flat)
+    rotated = np.zeros_like(flat)
     for row, column in ((top, left), (top, left + 1), (top + 1, left), (top + 1, left + 1)):
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
         weight = (1 - abs(from_y - row)) * (1 - abs(from_x - column)) * inside
-        place = np.where(inside, row * width + column, 0).reshape(-1)
-        turned += flat[..., place] * weight.reshape(-1).astype(np.float32)
-    return turned.reshape(images.shape)
+        pixel = np.where(inside, row * width + column, 0).reshape(-1)
+        rotated += flat[..., pixel] * weight.reshape(-1).astype(np.float32)
+    return rotated.reshape(images.shape)
 
 
 def restyle(images: np.ndarray, style: Sequence[float]) -> np.ndarray:
-    """gain_c (contrast (x - 1/2) + 1/2) + brightness, for every channel c."""
+    """Compute gain_c (contrast (x - 1/2) + 1/2) + brightness for every channel c."""
     brightness, contrast, *gains = style
     gain = np.array(gains[: images.shape[1]], np.float32).reshape(-1, 1, 1)
     toned = np.float32(contrast) * (images - np.float32(_CENTRE)) + np.float32(_CENTRE)

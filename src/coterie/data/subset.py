@@ -1,22 +1,22 @@
-"""Smaller and more uneven training sets: a balanced subset, a long tail, held-out samples."""
+"""Subsets of the samples: balanced, with a long tail, or held out."""
 
 import numpy as np
 
 from coterie.core.errors import ConfigError
 
 _SPLIT_SEED = 0
-_TEST_SHARE = 5  # one in so many is held out
-_ROUNDING = 1e-9  # what is a whole number but for the last bits is that number
+_TEST_SHARE = 5  # one sample in five is held out
+_ROUNDING = 1e-9  # tolerance for whole numbers with a rounding error
 
 
 def select(
     labels: np.ndarray, classes: int, seed: int, limit: int = 0, imbalance: float = 1.0
 ) -> np.ndarray:
-    """The indices of the training samples to keep, sorted; with the defaults, all.
+    """Select the training samples to keep, as sorted indices; with the defaults, all.
 
     `imbalance` rho makes a long tail (Cao et al. 2019): class k of K keeps
-    n_max * rho^(-k / (K - 1)) samples, n_max being the size of the largest class. Of what is left,
-    `limit` keeps that many, as equally many of every class as the classes allow.
+    n_max * rho^(-k / (K - 1)) samples, n_max being the size of the largest class. `limit` then
+    keeps that many of the rest, with classes as equal in size as they allow.
     """
     from coterie.core import seeds
 
@@ -26,25 +26,25 @@ def select(
         raise ConfigError(f"data.limit={limit} must be 0 (all samples) or more")
     rows = np.arange(len(labels))
     if imbalance > 1:
-        sizes = tail(np.bincount(labels, minlength=classes), imbalance)
+        sizes = shape_tail(np.bincount(labels, minlength=classes), imbalance)
         rows = _draw(rows, labels, sizes, seeds.generator(seed, "subset/imbalance"))
     if limit:
         counts = np.bincount(labels[rows], minlength=classes)
-        sizes = share(counts, limit)
+        sizes = share_equally(counts, limit)
         rows = _draw(rows, labels, sizes, seeds.generator(seed, "subset/limit"))
     return rows
 
 
-def tail(counts: np.ndarray, imbalance: float) -> np.ndarray:
-    """How many samples every class keeps in a long tail; at least one of those it has."""
-    places = np.arange(len(counts)) / max(len(counts) - 1, 1)
-    wanted = np.floor(counts.max() * imbalance**-places + _ROUNDING).astype(np.int64)
+def shape_tail(counts: np.ndarray, imbalance: float) -> np.ndarray:
+    """Compute how many samples every class keeps in a long tail: at least one, if it has any."""
+    ranks = np.arange(len(counts)) / max(len(counts) - 1, 1)
+    wanted = np.floor(counts.max() * imbalance**-ranks + _ROUNDING).astype(np.int64)
     kept: np.ndarray = np.minimum(counts, np.maximum(wanted, 1))
     return kept
 
 
-def share(counts: np.ndarray, limit: int) -> np.ndarray:
-    """`limit` samples shared equally; what a small class lacks goes to the others."""
+def share_equally(counts: np.ndarray, limit: int) -> np.ndarray:
+    """Share `limit` samples equally among classes; what a small class lacks goes to the others."""
     total, present = int(counts.sum()), int(np.count_nonzero(counts))
     if limit > total:
         raise ConfigError(
@@ -67,45 +67,45 @@ def share(counts: np.ndarray, limit: int) -> np.ndarray:
 
 
 def set_aside(labels: np.ndarray, seed: int, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """The indices to go on with and those that are set aside, sorted: `share` of every class."""
+    """Set aside `share` of every class; return the indices that remain and those set aside."""
     from coterie.core import seeds
 
-    held = np.zeros(len(labels), bool)
+    aside = np.zeros(len(labels), bool)
     if share == 0:
-        return np.flatnonzero(~held), np.flatnonzero(held)
+        return np.flatnonzero(~aside), np.flatnonzero(aside)
     random = seeds.generator(seed, "subset/holdout")
     for k in np.unique(labels):
         members = random.permutation(np.flatnonzero(labels == k))
-        held[members[: round(share * len(members))]] = True
-    if not held.any():
+        aside[members[: round(share * len(members))]] = True
+    if not aside.any():
         raise ConfigError(
             f"data.holdout={share} sets none of the {len(labels)} training samples aside; raise it"
         )
-    if len(left := np.unique(labels[~held])) < (classes := len(np.unique(labels))):
+    if len(left := np.unique(labels[~aside])) < (classes := len(np.unique(labels))):
         raise ConfigError(
             f"data.holdout={share} leaves {len(left)} of {classes} classes to train on; lower it"
         )
-    return np.flatnonzero(~held), np.flatnonzero(held)
+    return np.flatnonzero(~aside), np.flatnonzero(aside)
 
 
 def hold_out(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Training and test indices, sorted: a fifth of every class is test, the same in every run.
+    """Split into sorted training and test indices: a fifth of every class, the same in every run.
 
-    A class of one sample stays in the training set; one of two samples or more has a test sample.
+    A class of one sample stays in the training set; larger classes have at least one test sample.
     """
     random = np.random.default_rng(_SPLIT_SEED)
-    held = np.zeros(len(labels), bool)
+    is_test = np.zeros(len(labels), bool)
     for k in np.unique(labels):
         members = random.permutation(np.flatnonzero(labels == k))
         tests = max(round(len(members) / _TEST_SHARE), 1) if len(members) > 1 else 0
-        held[members[:tests]] = True
-    return np.flatnonzero(~held), np.flatnonzero(held)
+        is_test[members[:tests]] = True
+    return np.flatnonzero(~is_test), np.flatnonzero(is_test)
 
 
 def _draw(
     rows: np.ndarray, labels: np.ndarray, sizes: np.ndarray, random: np.random.Generator
 ) -> np.ndarray:
-    """So many rows of every class, drawn without replacement, sorted."""
+    """Draw the given number of rows of every class without replacement, sorted."""
     kept = [
         random.permutation(rows[labels[rows] == k])[:size] for k, size in enumerate(sizes.tolist())
     ]

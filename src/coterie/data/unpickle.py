@@ -1,9 +1,9 @@
-"""The one place that reads pickles: the official CIFAR files are written in no other format.
+"""A safe reader of pickles, for the official CIFAR files, which exist in no other format.
 
-A pickle is a program, and `pickle.load` runs it. Here no name of the file is ever imported: the
-few that a numpy array needs are answered by stand-ins of our own, which note shape, type and
-bytes; numpy itself is called at the end only, with a type from a fixed table. Every other name is
-refused, and so is whatever is not an array, a dict, list, tuple, text, bytes or a number.
+A pickle is a program, and `pickle.load` runs it. Here no name in the file is ever imported: the
+few that a numpy array needs are replaced by stand-ins, which record shape, type and bytes; numpy
+is called only at the end, with a type from a fixed list. Every other name is rejected, and so is
+any value that is not an array, dict, list, tuple, string, bytes or number.
 """
 
 import io
@@ -17,36 +17,36 @@ from typing import Any
 import numpy as np
 
 _DEEPEST = 8
-_MOST_NOTES = 2**20  # an official file makes some ten thousand
+_LARGEST_MEMO = 2**20  # an official file uses some ten thousand entries
 _CODE = re.compile(r"(b1|[iu][1248]|f[248])")
 _ORDERS = ("<", ">", "|", "=")
 
 
 class Refused(Exception):
-    """The file holds something that is not plain data, or is no whole pickle."""
+    """The file is not a complete pickle of plain data."""
 
 
 def loads(data: bytes) -> Any:
-    """The plain data of a pickle of Python 2 or 3; text that Python 2 wrote stays bytes."""
+    """Read the plain data of a pickle of Python 2 or 3; strings of Python 2 stay bytes."""
     try:
-        _check_notes(data)
+        _check_memo(data)
         return _plain(_Reader(io.BytesIO(data), encoding="bytes").load(), 0)
     except Refused:
         raise
-    # A damaged pickle can raise anything that a stack machine can: it is all the same to a reader.
+    # A damaged pickle can raise any exception of the unpickler; callers need not tell them apart.
     except Exception as error:
         raise Refused(f"{type(error).__name__}: {error}") from error
 
 
-def _check_notes(data: bytes) -> None:
-    """Refuse a number so large that the table of notes alone would fill the memory."""
+def _check_memo(data: bytes) -> None:
+    """Reject a memo index so large that the memo alone would exhaust memory."""
     for opcode, argument, _ in pickletools.genops(data):
-        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > _MOST_NOTES:
-            raise Refused(f"it makes note number {argument}")
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > _LARGEST_MEMO:
+            raise Refused(f"it has the memo index {argument}")
 
 
 class _Reader(pickle.Unpickler):
-    """An unpickler that resolves names to the stand-ins, and no others."""
+    """An unpickler that resolves names to stand-ins only."""
 
     def find_class(self, module: str, name: str) -> "_Call":
         stand_in = _ADMITTED.get((module, name))
@@ -59,7 +59,7 @@ class _Reader(pickle.Unpickler):
 
 
 class _Call:
-    """A stand-in to be called. It takes no state, which a pickle might set to alter it."""
+    """A callable stand-in; it rejects any state by which a pickle might change it."""
 
     __slots__ = ("_function",)
 
@@ -74,7 +74,7 @@ class _Call:
 
 
 class _Type:
-    """Stands for `numpy.dtype`: a code of the table, and the order of bytes as its state."""
+    """Stands for `numpy.dtype`: a type code, with the byte order as its state."""
 
     __slots__ = ("code", "order")
 
@@ -93,7 +93,7 @@ class _Type:
 
 
 class _Array:
-    """Stands for an array that is made empty first, and given its contents as state."""
+    """Stands for an array that is created empty and receives its contents as state."""
 
     __slots__ = ("value",)
 
@@ -110,9 +110,9 @@ def _reconstruct(*_: Any) -> _Array:
 
 
 def _from_buffer(data: Any, kind: Any, shape: Any, order: Any) -> _Array:
-    made = _Array()
-    made.value = _array(data, kind, shape, _text(order))
-    return made
+    stand_in = _Array()
+    stand_in.value = _array(data, kind, shape, _text(order))
+    return stand_in
 
 
 def _scalar(kind: Any, data: Any) -> Any:
@@ -131,7 +131,7 @@ def _array(data: Any, kind: Any, shape: Sequence[Any], order: str) -> np.ndarray
 
 
 def _encode(text: Any, encoding: Any) -> bytes:
-    """Python 3 writes bytes as Latin-1 text where the protocol has no bytes."""
+    """Encode as Latin-1: Python 3 writes bytes so if the protocol has no bytes."""
     if _text(encoding) not in ("latin1", "latin-1"):
         raise Refused(f"it encodes text as {encoding!r}")
     return _text(text).encode("latin-1")
@@ -139,7 +139,7 @@ def _encode(text: Any, encoding: Any) -> bytes:
 
 def _empty(*arguments: Any) -> bytes:
     if arguments:
-        raise Refused("it makes bytes of something")
+        raise Refused("it calls bytes with arguments")
     return b""
 
 
@@ -147,22 +147,22 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("ascii")
     if not isinstance(value, str):
-        raise Refused(f"it has a {type(value).__name__} in the place of text")
+        raise Refused(f"it has a {type(value).__name__} instead of text")
     return value
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """The value with arrays in the place of their stand-ins; what is no data is refused."""
+    """Replace stand-ins by their arrays; reject anything that is not plain data."""
     if depth > _DEEPEST:
         raise Refused("it is nested too deeply")
     if isinstance(value, _Array) and value.value is not None:
         return value.value
     if isinstance(value, dict):
-        return {_leaf(key): _plain(one, depth + 1) for key, one in value.items()}
+        return {_leaf(key): _plain(entry, depth + 1) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_plain(one, depth + 1) for one in value]
+        return [_plain(entry, depth + 1) for entry in value]
     if isinstance(value, tuple):
-        return tuple(_plain(one, depth + 1) for one in value)
+        return tuple(_plain(entry, depth + 1) for entry in value)
     return _leaf(value)
 
 

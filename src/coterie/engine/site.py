@@ -40,7 +40,7 @@ class Site:
         self.spec, self.partition, self.parts = spec, partition, Parts(spec)
         self.dataset = open_cached(Path(spec.data))
         if self.parts.nets(METHOD)["model"].unit_images:
-            self.dataset = self.dataset.in_units()
+            self.dataset = self.dataset.without_normalisation()
         self._attempt = 0
 
     def run(self, task: Task) -> Reply:

@@ -17,9 +17,9 @@ from coterie.data.augment import make_augment
 from coterie.data.batches import DataShard
 from coterie.data.checks import NOBODY
 from coterie.data.datasets import Dataset
-from coterie.data.heterogeneity import measures
+from coterie.data.heterogeneity import measure
 from coterie.data.partition import Partition
-from coterie.data.sources.arrays import arrange
+from coterie.data.sources.arrays import make_raw
 from coterie.data.subset import select, set_aside
 from coterie.engine.cohort import count_asked, count_invited
 from coterie.engine.evaluation import Evaluation
@@ -60,7 +60,7 @@ class Experiment:
         table = shares.class_table(dataset.y_train, dataset.classes)
         digest = shares.digest()
         return {
-            "heterogeneity": measures(table),
+            "heterogeneity": measure(table),
             "dataset": dataset.name,
             "fingerprint": dataset.fingerprint,
             "digest": f"{digest}:{dataset.fingerprint}",
@@ -113,7 +113,7 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
     parts = Parts(spec)
     if _build_model(parts).unit_images:
         _check_units(config, dataset)
-        dataset = dataset.in_units()
+        dataset = dataset.without_normalisation()
     experiment = Experiment(config, dataset, shares, spec, parts, held)
     _check_heads(experiment)
     _check_pools(experiment)
@@ -204,7 +204,7 @@ def given_data(
     x_train, y_train = np.concatenate(parts["x"]), np.concatenate(parts["y"])
     own = np.concatenate(parts["x_test"]), np.concatenate(parts["y_test"])
     dataset = datasets.store(
-        GIVEN, arrange("the given arrays", x_train, y_train, *(own if test is None else test))
+        GIVEN, make_raw("the given arrays", x_train, y_train, *(own if test is None else test))
     )
     if test is not None:  # what a site held out itself stays with it
         held = partition.deal_test(train, dataset.y_train, dataset.y_test, dataset.classes)
@@ -234,7 +234,7 @@ def _data(config: Config) -> tuple[Dataset, Partition, np.ndarray]:
     groups = dataset.groups
     if groups is not None:
         groups = replace(groups, train=groups.train[chosen])
-    shares = partition.make(
+    shares = partition.divide(
         config.partition,
         dataset.y_train[chosen],
         dataset.y_test,
@@ -275,7 +275,7 @@ def _device(key: str, name: str) -> str:
 
 def _check_augment(config: Config, dataset: Dataset) -> None:
     augment = make_augment(config.objects.get("augment", config.data.augment))
-    if problem := augment.problem(dataset.x_train):
+    if problem := augment.find_problem(dataset.x_train):
         name = config.data.augment
         raise ConfigError(f"data.augment = {name!r} {problem}; use data.augment = 'none'")
 

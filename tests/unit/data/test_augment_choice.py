@@ -8,7 +8,7 @@ import torch
 
 from coterie.core.errors import ConfigError
 from coterie.data import datasets
-from coterie.data.augment import AUGMENTS, Normalise, named
+from coterie.data.augment import AUGMENTS, Normalise, choose_transform
 from coterie.data.augment_colour import kernel_size
 from coterie.data.augment_views import RandomView
 from coterie.data.batches import DataShard
@@ -24,7 +24,7 @@ SHAPES = [(3, 32, 32), (1, 8, 8), (3, 9, 14), (1, 28, 28), (3, 45, 21)]
 
 def test_orchestra_has_a_pair_of_transforms_as_published() -> None:
     shared = {"scale": (0.5, 1.0), "jitter": 0.8, "strengths": (0.4, 0.4, 0.2, 0.1), "grey": 0.2}
-    first, second = named("train", "orchestra"), named("second", "orchestra")
+    first, second = choose_transform("train", "orchestra"), choose_transform("second", "orchestra")
     assert first == RandomView(**shared, blur=0.5)  # type: ignore[arg-type]
     assert second == RandomView(**shared, blur=0.1, solarise=0.2)  # type: ignore[arg-type]
     assert kernel_size(32, 32) == 3
@@ -32,8 +32,9 @@ def test_orchestra_has_a_pair_of_transforms_as_published() -> None:
 
 @pytest.mark.parametrize("name", [name for name in AUGMENTS if name != "orchestra"])
 def test_elsewhere_both_views_are_drawn_alike(name: str) -> None:
-    assert named("train", name) == named("second", name) == AUGMENTS[name]()
-    assert named(name, "none") == AUGMENTS[name]()  # a view may name its transform itself
+    assert choose_transform("train", name) == choose_transform("second", name) == AUGMENTS[name]()
+    # a view may name its transform itself
+    assert choose_transform(name, "none") == AUGMENTS[name]()
 
 
 def test_the_views_of_a_batch_are_those_of_the_pair() -> None:
@@ -63,7 +64,7 @@ def test_the_views_of_a_batch_are_those_of_the_pair() -> None:
 @pytest.mark.parametrize("name", RANDOM)
 @pytest.mark.parametrize("shape", [(20,), (4, 32, 32), (3, 7, 32), (2, 32, 32)])
 def test_other_shapes_are_refused(name: str, shape: tuple[int, ...]) -> None:
-    said = AUGMENTS[name]().problem(np.zeros((2, *shape), np.uint8))
+    said = AUGMENTS[name]().find_problem(np.zeros((2, *shape), np.uint8))
     assert said is not None and "1 or 3 channels" in said and str(shape) in said
     assert "\n" not in said
 
@@ -72,13 +73,13 @@ def test_other_shapes_are_refused(name: str, shape: tuple[int, ...]) -> None:
 def test_usual_images_are_taken(name: str) -> None:
     for shape in SHAPES:
         for dtype in (np.uint8, np.float32):
-            assert AUGMENTS[name]().problem(np.ones((2, *shape), dtype)) is None
+            assert AUGMENTS[name]().find_problem(np.ones((2, *shape), dtype)) is None
 
 
 def test_colours_need_floats_between_zero_and_one() -> None:
     samples = np.linspace(-2, 2, 2 * 3 * 64, dtype=np.float32).reshape(2, 3, 8, 8)
-    assert "floats from -2 to 2" in (AUGMENTS["simclr"]().problem(samples) or "")
-    assert AUGMENTS["resized-crop"]().problem(samples) is None
+    assert "floats from -2 to 2" in (AUGMENTS["simclr"]().find_problem(samples) or "")
+    assert AUGMENTS["resized-crop"]().find_problem(samples) is None
 
 
 @pytest.mark.parametrize("name", ["crop-flip", "simsiam", "resized-crop"])

@@ -65,7 +65,7 @@ def test_areas_are_uniform_and_ratios_uniform_in_the_logarithm(name: str) -> Non
         logarithms = table["ratios"][:, attempt].log().numpy()
         bound = math.log(4 / 3) + 1e-12
         assert uniform(logarithms, -bound, bound)
-    assert uniform(table["places"].flatten().numpy(), 0.0, 1.0)
+    assert uniform(table["positions"].flatten().numpy(), 0.0, 1.0)
 
 
 def test_factors_are_uniform_between_their_bounds() -> None:
@@ -115,7 +115,7 @@ def test_a_chance_of_zero_never_and_of_one_always_happens() -> None:
 
 def test_the_chances_do_not_shift_the_other_draws() -> None:
     one, other = drawn(RandomView()), drawn(RandomView(flip=0.1, grey=0.7, blur=1.0))
-    for name in ("areas", "ratios", "places", "order", "sigmas"):
+    for name in ("areas", "ratios", "positions", "order", "sigmas"):
         assert torch.equal(one[name], other[name])
 
 

@@ -219,5 +219,5 @@ def test_broken_archives_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has no file data_batch_1\.bin"):
         load("cifar10", str(path), tmp_path / "cache")
     pack(path, {"readme": b""})
-    with pytest.raises(DataError, match="holds none of the official files"):
+    with pytest.raises(DataError, match="contains none of the official files"):
         load("cifar10", str(path), tmp_path / "cache")

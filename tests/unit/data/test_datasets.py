@@ -313,15 +313,15 @@ def test_a_race_has_one_winner_and_no_loser(damaged: bool, tmp_path: Path) -> No
 def test_the_loser_of_a_race_uses_the_folder_that_came_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sync = datasets._sync
+    sync = datasets.sync_folder
 
     def overtaken(folder: Path) -> None:
-        monkeypatch.setattr(datasets, "_sync", sync)
+        monkeypatch.setattr(datasets, "sync_folder", sync)
         store("mine", Raw(**images()), tmp_path)
         (winner,) = tmp_path.glob("mine-*")
         (winner / "first").touch()
 
-    monkeypatch.setattr(datasets, "_sync", overtaken)
+    monkeypatch.setattr(datasets, "sync_folder", overtaken)
     assert (store("mine", Raw(**images()), tmp_path).path / "first").exists()
     assert len(list(tmp_path.iterdir())) == 1
 

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from coterie.data.datasets import load
-from coterie.data.partition import load_class, make
+from coterie.data.partition import divide, load_class
 from coterie.data.sources import csv as csv_source
 
 
@@ -35,7 +35,7 @@ def test_users_are_clients_that_test_on_what_they_held_out(tmp_path: Path) -> No
     assert (len(dataset.y_train), len(dataset.y_test)) == (16, 8)
     assert dataset.groups.test.tolist()[:4] == [-1] * 4
     labels = dataset.y_train, dataset.y_test
-    shares = make(load_class("by-group")(), *labels, dataset.classes, 0, dataset.groups)
+    shares = divide(load_class("by-group")(), *labels, dataset.classes, 0, dataset.groups)
     assert {client: len(rows) for client, rows in shares.test.items()} == {0: 2, 1: 2}
     for client, rows in shares.test.items():
         assert set(dataset.groups.test[rows].tolist()) == {client}

@@ -103,17 +103,17 @@ def number(place: int, value: int) -> Callable[[Path], object]:
 
 
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
-    "cut": (plain(lambda data: data[:-1]), "should hold 31360 bytes of data and has 31359"),
-    "longer": (plain(lambda data: data + b"x"), "should hold 31360 bytes of data and has more"),
+    "cut": (plain(lambda data: data[:-1]), "should have 31360 bytes of data and has 31359"),
+    "longer": (plain(lambda data: data + b"x"), "should have 31360 bytes of data and has more"),
     "head": (plain(lambda data: data[:10]), "ends after 10 bytes"),
     "empty": (lambda file: file.write_bytes(b""), "ends after 0 bytes"),
     "labels for images": (number(0, 0x801), "starts with the number 0x00000801"),
     "floats": (number(0, 0xD03), "instead of 0x00000803"),
-    "giant": (number(1, 2**32 - 1), "should hold"),
-    "cut gzip": (lambda file: file.write_bytes(file.read_bytes()[:-50]), "cut or damaged"),
+    "giant": (number(1, 2**32 - 1), "should have"),
+    "cut gzip": (lambda file: file.write_bytes(file.read_bytes()[:-50]), "truncated or damaged"),
     "altered gzip": (
         lambda file: file.write_bytes(file.read_bytes()[:-8] + b"12345678"),
-        "cut or damaged",
+        "truncated or damaged",
     ),
     "missing": (Path.unlink, "is missing"),
 }

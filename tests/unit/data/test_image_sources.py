@@ -198,10 +198,10 @@ def test_strange_folders_are_explained(tmp_path: Path) -> None:
             load(name, str(tmp_path / "nowhere"), tmp_path)
     root = tmp_path / "own"
     root.mkdir()
-    with pytest.raises(DataError, match="holds no folder of a class"):
+    with pytest.raises(DataError, match="contains no folder of a class"):
         load("folder", str(root), tmp_path)
     (root / "cat").mkdir()
-    with pytest.raises(DataError, match="cat is the folder of a class and holds no image"):
+    with pytest.raises(DataError, match="cat is the folder of a class and contains no image"):
         load("folder", str(root), tmp_path)
     classes(root, {"cat": 1, "dog": 1})
     with pytest.raises(DataError, match="x_test has no image"):
@@ -281,11 +281,11 @@ def test_the_bad_site_is_named(arrays: dict[str, np.ndarray], message: str, tmp_
 def test_mixed_and_missing_sites(tmp_path: Path) -> None:
     root = tmp_path / "own"
     root.mkdir()
-    with pytest.raises(DataError, match="holds no site"):
+    with pytest.raises(DataError, match="contains no site"):
         load("sites", str(root), tmp_path)
     site(root / "a.npz", 9)
     (root / "b").mkdir()
-    with pytest.raises(DataError, match=r"holds folders \(b\) and \.npz files \(a\.npz\)"):
+    with pytest.raises(DataError, match=r"contains folders \(b\) and \.npz files \(a\.npz\)"):
         load("sites", str(root), tmp_path)
     (root / "b").rmdir()
     np.savez(root / "a.npz", x=np.zeros(3))
@@ -338,7 +338,7 @@ def test_a_listing(tmp_path: Path) -> None:
         (TRAIN, "image_id\nad\n", r"test\.csv has no column 'class'"),
         (TRAIN, "", r"test\.csv has no column 'image_id'"),
         (TRAIN, "image_id,class\n", r"test\.csv lists no sample"),
-        (TRAIN + "8,zz,3\n", TEST, r"train\.csv:5: .*images holds no image 'zz'"),
+        (TRAIN + "8,zz,3\n", TEST, r"train\.csv:5: .*images has no image 'zz'"),
         (TRAIN + "8,aa\n", TEST, r"train\.csv:5: class is empty"),
         (TRAIN + ",aa,3\n", TEST, r"train\.csv:5: user_id is empty"),
     ],
@@ -353,14 +353,14 @@ def test_a_bad_listing_is_named(train: str, test: str, message: str, tmp_path: P
 def test_missing_and_double_listings(tmp_path: Path) -> None:
     root = tmp_path / "own"
     root.mkdir()
-    with pytest.raises(DataError, match=r"holds no file \*train\*\.csv"):
+    with pytest.raises(DataError, match=r"has no file \*train\*\.csv"):
         load("csv", str(root), tmp_path)
     listing(root, TRAIN, TEST)
     with pytest.raises(DataError, match="images is not a folder"):
         load("csv", str(root), tmp_path)
     gallery(root)
     paint(root / "images" / "elsewhere" / "ab.png")
-    with pytest.raises(DataError, match=r"have one image_id"):
+    with pytest.raises(DataError, match=r"have the same image_id"):
         load("csv", str(root), tmp_path)
     (root / "other_train.csv").write_text(TRAIN)
     with pytest.raises(DataError, match="both list train samples"):

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from coterie.core.errors import ConfigError
 from coterie.data import partition
-from coterie.data.partition import Partition, deal_test, make
+from coterie.data.partition import Partition, deal_test, divide
 from coterie.data.partitions.dirichlet import Dirichlet
 from coterie.data.partitions.iid import IID
 from coterie.data.skew import Skewed
@@ -169,17 +169,17 @@ def test_a_rule_that_deals_wrongly(
     shares: dict[int, list[int]], min_samples: int, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        make(Fixed(shares, min_samples), LABELS, LABELS, 3, seed=0)
+        divide(Fixed(shares, min_samples), LABELS, LABELS, 3, seed=0)
 
 
 @pytest.mark.parametrize("rule", [IID, Dirichlet])
 def test_more_than_there_is(rule: type) -> None:
     with pytest.raises(ConfigError, match=r"partition\.clients=61 is more than the 60 training"):
-        make(rule(clients=61, min_samples=1), LABELS, LABELS, 3, seed=0)
+        divide(rule(clients=61, min_samples=1), LABELS, LABELS, 3, seed=0)
     with pytest.raises(
         ConfigError, match=r"needs 80 training samples .*partition\.min_samples=15 "
     ):
-        make(rule(clients=4, min_samples=20), LABELS, LABELS, 3, seed=0)
+        divide(rule(clients=4, min_samples=20), LABELS, LABELS, 3, seed=0)
 
 
 @pytest.mark.parametrize("beta", [1e-320, 1e-8, 0.01, 0.1])
@@ -187,22 +187,22 @@ def test_a_beta_too_small_names_one_that_works(beta: float) -> None:
     labels = np.arange(1437) % 10
     rule = Dirichlet(clients=50, beta=beta, min_samples=10)
     with pytest.raises(ConfigError, match=rf"^partition\.beta={beta} leaves .*200 draws") as caught:
-        make(rule, labels, labels, 10, seed=1)
+        divide(rule, labels, labels, 10, seed=1)
     words = str(caught.value).rsplit("partition.beta=", 1)[1].split()
-    make(replace(rule, beta=float(words[0])), labels, labels, 10, seed=1)
+    divide(replace(rule, beta=float(words[0])), labels, labels, 10, seed=1)
 
 
 def test_a_min_samples_that_works_is_named() -> None:
     labels = np.arange(1000) % 10
     rule = Dirichlet(clients=100, beta=0.5, min_samples=10)
     with pytest.raises(ConfigError, match="no larger beta was found to help") as caught:
-        make(rule, labels, labels, 10, seed=1)
+        divide(rule, labels, labels, 10, seed=1)
     best = int(str(caught.value).rsplit("partition.min_samples=", 1)[1].split(",")[0])
-    make(replace(rule, min_samples=best), labels, labels, 10, seed=1)
+    divide(replace(rule, min_samples=best), labels, labels, 10, seed=1)
 
 
 def test_make_is_a_function_of_the_seed() -> None:
-    digests = [make(Dirichlet(4), LABELS, LABELS, 3, seed).digest() for seed in (1, 1, 2)]
+    digests = [divide(Dirichlet(4), LABELS, LABELS, 3, seed).digest() for seed in (1, 1, 2)]
     assert digests[0] == digests[1] != digests[2]
 
 

@@ -13,16 +13,16 @@ from torch.nn.functional import affine_grid, grid_sample
 from coterie.core.errors import ConfigError
 from coterie.data.batches import DataShard
 from coterie.data.datasets import Dataset
-from coterie.data.partition import Partition, kinds, load_class, make
+from coterie.data.partition import Partition, divide, kinds, load_class
 from coterie.data.partitions.iid import IID
-from coterie.data.skew import Shift, gaussian, restyle, rotate
+from coterie.data.skew import Shift, draw_noise, restyle, rotate
 
 LABELS = np.arange(600) % 6
 IMAGES = np.random.default_rng(0).integers(0, 256, (600, 3, 9, 9)).astype(np.uint8)
 
 
 def made(seed: int = 0, **settings: Any) -> Partition:
-    return make(IID(clients=5, **settings), LABELS, LABELS[:60], 6, seed)
+    return divide(IID(clients=5, **settings), LABELS, LABELS[:60], 6, seed)
 
 
 def dataset(images: np.ndarray = IMAGES) -> Dataset:
@@ -52,29 +52,29 @@ def test_noise_grows_with_the_rank() -> None:
 
 def test_noise_is_the_sample_s_own() -> None:
     rows = np.array([5, 2, 9])
-    together = gaussian(7, rows, False, (3, 9, 9))
+    together = draw_noise(7, rows, False, (3, 9, 9))
     for place, row in enumerate(rows):
-        assert np.array_equal(gaussian(7, np.array([row]), False, (3, 9, 9))[0], together[place])
-    assert not np.array_equal(gaussian(7, rows, True, (3, 9, 9)), together)
-    assert not np.array_equal(gaussian(8, rows, False, (3, 9, 9)), together)
-    many = gaussian(7, np.arange(400), False, (250,))
+        assert np.array_equal(draw_noise(7, np.array([row]), False, (3, 9, 9))[0], together[place])
+    assert not np.array_equal(draw_noise(7, rows, True, (3, 9, 9)), together)
+    assert not np.array_equal(draw_noise(8, rows, False, (3, 9, 9)), together)
+    many = draw_noise(7, np.arange(400), False, (250,))
     assert abs(many.mean()) < 0.01 and abs(many.std() - 1) < 0.01
 
 
 def test_noise_on_bytes_is_clipped_and_on_floats_is_not() -> None:
     shift, rows = Shift(noise=0.5, seed=3), np.arange(600)
-    noisy = shift.images(IMAGES, rows, False)
+    noisy = shift.change_images(IMAGES, rows, False)
     clean = IMAGES.astype(np.float32) / 255
-    expected = np.clip(clean + 0.5 * gaussian(3, rows, False, (3, 9, 9)), 0, 1)
+    expected = np.clip(clean + 0.5 * draw_noise(3, rows, False, (3, 9, 9)), 0, 1)
     assert noisy.dtype == np.float32 and np.allclose(noisy, expected, atol=1e-6)
     vectors = np.zeros((600, 4), np.float32)
-    assert shift.images(vectors, rows, False).min() < -1 and not vectors.any()
+    assert shift.change_images(vectors, rows, False).min() < -1 and not vectors.any()
 
 
 def test_angles_are_spread_evenly() -> None:
     shifts = made(skew="rotation", strength=40.0).shifts
     assert {c: shift.angle for c, shift in shifts.items()} == {0: -40, 1: -20, 3: 20, 4: 40}
-    alone = make(IID(1, skew="rotation", strength=40.0), LABELS, LABELS, 6, 0)
+    alone = divide(IID(1, skew="rotation", strength=40.0), LABELS, LABELS, 6, 0)
     assert alone.shifts == {}
 
 
@@ -119,7 +119,7 @@ def test_labels_are_swapped_for_a_share_of_clients(share: float, clients: int) -
 
 
 def test_an_odd_class_keeps_its_name() -> None:
-    shifts = IID(4, label_swap=1.0).shifts(range(4), 7, seed=0)
+    shifts = IID(4, label_swap=1.0).draw_shifts(range(4), 7, seed=0)
     assert all((np.array(s.classes) == np.arange(7)).sum() == 1 for s in shifts.values())
 
 
@@ -151,9 +151,9 @@ def test_a_shard_is_shifted_in_both_parts() -> None:
     for test, own, source in ((False, rows, IMAGES), (True, tests, IMAGES[:60])):
         batches = list(shard.sweep(2, test))
         images = torch.cat([batch.views[0] for batch in batches]).numpy()
-        assert np.allclose(images, shift.images(source[own], own, test), atol=1e-6)
+        assert np.allclose(images, shift.change_images(source[own], own, test), atol=1e-6)
         labels = torch.cat([batch.y for batch in batches]).numpy()
-        assert labels.tolist() == shift.labels(LABELS[own]).tolist() != LABELS[own].tolist()
+        assert labels.tolist() == shift.change_labels(LABELS[own]).tolist() != LABELS[own].tolist()
     plain = DataShard(data, rows, tests)
     unshifted = DataShard(data, rows, tests, shift=Shift())
     assert torch.equal(next(plain.sweep()).views[0], next(unshifted.sweep()).views[0])
@@ -181,5 +181,5 @@ def test_ranges_and_shapes() -> None:
             TypeAdapter(IID).validate_python(bad)
     turned = IID(2, skew="rotation", strength=9.0)
     with pytest.raises(ConfigError, match=r"skew = 'rotation' is for images .* shape \(64,\)"):
-        make(turned, LABELS, LABELS, 6, 0, shape=(64,))
-    assert make(turned, LABELS, LABELS, 6, 0, shape=(3, 9, 9)).shifts
+        divide(turned, LABELS, LABELS, 6, 0, shape=(64,))
+    assert divide(turned, LABELS, LABELS, 6, 0, shape=(3, 9, 9)).shifts

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import ConfigError
-from coterie.data.subset import hold_out, select, share, tail
+from coterie.data.subset import hold_out, select, shape_tail, share_equally
 
 CIFAR = np.arange(50000) % 10
 
@@ -16,19 +16,20 @@ def test_the_defaults_keep_everything() -> None:
 def test_the_published_long_tail_of_cifar10() -> None:
     """Cao et al. 2019, imbalance 100 and 10: counts of their own code."""
     counts = np.full(10, 5000)
-    assert tail(counts, 100).tolist() == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
-    assert tail(counts, 10).tolist() == [5000, 3871, 2997, 2320, 1796, 1391, 1077, 834, 645, 500]
+    assert shape_tail(counts, 100).tolist() == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+    expected = [5000, 3871, 2997, 2320, 1796, 1391, 1077, 834, 645, 500]
+    assert shape_tail(counts, 10).tolist() == expected
 
 
 def test_a_long_tail_keeps_what_there_is() -> None:
-    assert tail(np.array([4, 100, 100]), 100).tolist() == [4, 10, 1]
-    assert tail(np.array([3, 3, 0]), 1000).tolist() == [3, 1, 0]
-    assert tail(np.array([9]), 50).tolist() == [9]
+    assert shape_tail(np.array([4, 100, 100]), 100).tolist() == [4, 10, 1]
+    assert shape_tail(np.array([3, 3, 0]), 1000).tolist() == [3, 1, 0]
+    assert shape_tail(np.array([9]), 50).tolist() == [9]
 
 
 def test_the_drawn_samples_have_the_counts() -> None:
     rows = select(CIFAR, 10, seed=3, imbalance=100)
-    assert np.bincount(CIFAR[rows]).tolist() == tail(np.full(10, 5000), 100).tolist()
+    assert np.bincount(CIFAR[rows]).tolist() == shape_tail(np.full(10, 5000), 100).tolist()
     assert np.array_equal(rows, np.unique(rows))
     assert np.array_equal(rows, select(CIFAR, 10, seed=3, imbalance=100))
     assert not np.array_equal(rows, select(CIFAR, 10, seed=4, imbalance=100))
@@ -48,7 +49,7 @@ def test_the_drawn_samples_have_the_counts() -> None:
     ],
 )
 def test_a_limit_is_shared_equally(counts: list[int], limit: int, sizes: list[int]) -> None:
-    assert share(np.array(counts), limit).tolist() == sizes
+    assert share_equally(np.array(counts), limit).tolist() == sizes
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(3), counts))
     rows = select(labels, 3, seed=0, limit=limit)
     assert np.bincount(labels[rows], minlength=3).tolist() == sizes

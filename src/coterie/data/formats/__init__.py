@@ -1,1 +1,1 @@
-"""How files are read: official archives, IDX, .npz, and folders of images."""
+"""Readers of file formats: official archives, IDX, .npz, and folders of images."""

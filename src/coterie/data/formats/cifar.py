@@ -1,4 +1,4 @@
-"""CIFAR in its two official layouts, binary and Python, unpacked or as the .tar.gz archive."""
+"""CIFAR in its two official layouts, binary and Python, unpacked or as a .tar.gz archive."""
 
 import tarfile
 import zlib
@@ -15,7 +15,7 @@ from coterie.data.formats import locate
 
 _SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
-_LARGEST = 2**29  # no official file is longer: an archive that unpacks to more is none of them
+_LARGEST = 2**29  # bytes; larger than any official file
 _UNREADABLE = (tarfile.TarError, EOFError, OSError, zlib.error)
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -23,9 +23,9 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The files of one layout: `key` names the labels of a Python file, empty is binary.
+    """The files of one layout; `key` is that of the labels in a Python file, empty if binary.
 
-    A record of a binary file is `label_bytes` labels, of which the last counts, and the pixels.
+    A record of a binary file is `label_bytes` labels, of which the last is used, and the pixels.
     """
 
     folder: str
@@ -37,7 +37,7 @@ class Layout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All files, the test set last."""
+        """All file names, the test set last."""
         return (*self.train, self.test)
 
 
@@ -45,7 +45,7 @@ Layouts = tuple[Layout, ...]
 
 
 def files(name: str, layouts: Layouts, root: str) -> tuple[Path, ...]:
-    """The archive, or the files of the folder, that will be read."""
+    """List the files to read: the archive, or the files of the folder."""
     layout, path = _find(name, layouts, root)
     if layout is None:
         return (path,)
@@ -56,12 +56,12 @@ def files(name: str, layouts: Layouts, root: str) -> tuple[Path, ...]:
 
 
 def read(name: str, layouts: Layouts, root: str) -> Arrays:
-    """Training images and labels, test images and labels."""
+    """Read training images and labels, test images and labels."""
     layout, path = _find(name, layouts, root)
     if layout is None:
         layout, contents = _unpack(path, layouts)
     else:
-        contents = {file.name: _contents(file) for file in files(name, layouts, root)}
+        contents = {file.name: _read_bytes(file) for file in files(name, layouts, root)}
     parts = [_parse(layout, path / file, contents.pop(file)) for file in layout.names]
     for file, (x, _) in zip(layout.train, parts, strict=False):
         if len(x) != len(parts[0][0]):
@@ -75,24 +75,24 @@ def read(name: str, layouts: Layouts, root: str) -> Arrays:
 
 
 def _find(name: str, layouts: Layouts, root: str) -> tuple[Layout | None, Path]:
-    """A folder with its layout, or an archive, whose layout shows when it is read."""
-    base = locate.base(root)
+    """Find a folder with its layout, or an archive, whose layout is known once it is read."""
+    base = locate.resolve_root(root)
     if base.is_file():
         return None, base
-    looked = [base]
+    searched = [base]
     for layout in layouts:
         for folder in (base / layout.folder, base):
-            looked.append(folder)
+            searched.append(folder)
             if any((folder / file).is_file() for file in layout.names):
                 return layout, folder
     for layout in layouts:
-        looked.append(base / layout.archive)
-        if looked[-1].is_file():
-            return None, looked[-1]
-    raise locate.missing(name, looked, " or ".join(layout.archive for layout in layouts))
+        searched.append(base / layout.archive)
+        if searched[-1].is_file():
+            return None, searched[-1]
+    raise locate.describe_missing(name, searched, " or ".join(layout.archive for layout in layouts))
 
 
-def _contents(file: Path) -> bytes:
+def _read_bytes(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
@@ -100,26 +100,26 @@ def _contents(file: Path) -> bytes:
 
 
 def _unpack(path: Path, layouts: Layouts) -> tuple[Layout, dict[str, bytes]]:
-    """The files of an archive by name, in memory: nothing is written anywhere."""
+    """Read the files of an archive by name into memory; nothing is written to disk."""
     wanted = {file for layout in layouts for file in layout.names}
     try:
-        found = dict(_members(path, wanted))
+        contents = dict(_read_members(path, wanted))
     except _UNREADABLE as error:
         raise DataError(
-            f"{path} cannot be unpacked ({error or type(error).__name__}); it is cut or damaged: "
-            "delete it and get it again"
+            f"{path} cannot be unpacked ({error or type(error).__name__}); "
+            "it is truncated or damaged: delete it and get it again"
         ) from error
     for layout in layouts:
-        if layout.test in found:
-            lost = [file for file in layout.names if file not in found]
-            if lost:
-                raise DataError(f"{path} has no file {lost[0]}; delete it and get it again")
-            return layout, found
+        if layout.test in contents:
+            missing = [file for file in layout.names if file not in contents]
+            if missing:
+                raise DataError(f"{path} has no file {missing[0]}; delete it and get it again")
+            return layout, contents
     names = " or ".join(layout.archive for layout in layouts)
-    raise DataError(f"{path} holds none of the official files; give {names} as data.root")
+    raise DataError(f"{path} contains none of the official files; give {names} as data.root")
 
 
-def _members(path: Path, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
+def _read_members(path: Path, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
     with tarfile.open(path, "r|gz") as archive:
         for member in archive:
             name = member.name.rsplit("/", 1)[-1]
@@ -135,31 +135,31 @@ def _members(path: Path, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def _parse(layout: Layout, origin: Path, data: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels (N, 3072) and labels of one file."""
+    """Parse one file into pixels (N, 3072) and labels."""
     if layout.key:
-        return _python(origin, data, layout.key)
+        return _parse_python(origin, data, layout.key)
     record = layout.label_bytes + _PIXELS
     if not data or len(data) % record:
         raise DataError(
             f"{origin} has {len(data)} bytes, not a whole number of records of {record}: "
-            f"it is cut or altered; get {layout.archive} again"
+            f"it is truncated or altered; get {layout.archive} again"
         )
     records = np.frombuffer(data, np.uint8).reshape(-1, record)
     return records[:, layout.label_bytes :], records[:, layout.label_bytes - 1].astype(np.int64)
 
 
-def _python(origin: Path, data: bytes, key: str) -> tuple[np.ndarray, np.ndarray]:
+def _parse_python(origin: Path, data: bytes, key: str) -> tuple[np.ndarray, np.ndarray]:
     try:
         batch = unpickle.loads(data)
         if not isinstance(batch, dict):
-            raise unpickle.Refused("it is no dictionary")
+            raise unpickle.Refused("it is not a dictionary")
         x, y = _entry(batch, "data"), np.asarray(_entry(batch, key))
     except (unpickle.Refused, ValueError) as error:
         raise DataError(
             f"{origin} is not an official CIFAR file ({error}); delete it and get it again"
         ) from error
-    good = isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.ndim == 2
-    if not good or x.shape[1] != _PIXELS or y.shape != (len(x),) or y.dtype.kind not in "iu":
+    pixels = isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.ndim == 2
+    if not pixels or x.shape[1] != _PIXELS or y.shape != (len(x),) or y.dtype.kind not in "iu":
         shape = getattr(x, "shape", type(x).__name__)
         raise DataError(
             f"{origin}: 'data' is {shape} and {key!r} {y.dtype} {y.shape}, not bytes (N, 3072) and "
@@ -169,7 +169,7 @@ def _python(origin: Path, data: bytes, key: str) -> tuple[np.ndarray, np.ndarray
 
 
 def _entry(batch: Mapping[Any, Any], key: str) -> Any:
-    """The value of a key that Python 2 wrote as bytes and Python 3 as text."""
+    """Look up a key that Python 2 wrote as bytes and Python 3 as text."""
     for spelling in (key.encode(), key):
         if spelling in batch:
             return batch[spelling]

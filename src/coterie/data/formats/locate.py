@@ -1,4 +1,4 @@
-"""Where data is looked for, and what is said when it is not there."""
+"""Finding data files and folders, and the error if they are missing."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -7,8 +7,8 @@ from pathlib import Path
 from coterie.core.errors import DataError
 
 
-def expand(root: str) -> Path:
-    """An absolute path with `~` expanded."""
+def expand_path(root: str) -> Path:
+    """Return an absolute path with `~` expanded."""
     try:
         return Path(root).expanduser().absolute()
     except RuntimeError:  # `~name` of a user who does not exist
@@ -16,54 +16,54 @@ def expand(root: str) -> Path:
 
 
 def default_root() -> Path:
-    """`$COTERIE_DATA`, else the folder `data` of the working directory."""
-    return expand(os.environ.get("COTERIE_DATA") or "data")
+    """Return `$COTERIE_DATA`, else the folder `data` of the working directory."""
+    return expand_path(os.environ.get("COTERIE_DATA") or "data")
 
 
-def base(root: str) -> Path:
-    """The folder or file that `data.root` names; empty is the default root."""
-    return expand(root) if root else default_root()
+def resolve_root(root: str) -> Path:
+    """Return the folder or file that `data.root` names; the default root if it is empty."""
+    return expand_path(root) if root else default_root()
 
 
-def given(name: str, root: str) -> Path:
-    """The folder of the user's own data, which has no default."""
+def require_folder(name: str, root: str) -> Path:
+    """Return the folder of the user's own data, which has no default."""
     if not root:
         raise DataError(
             f"data.root is empty, but the data set {name!r} is a folder; give one with "
             "data.root=FOLDER"
         )
-    folder = expand(root)
+    folder = expand_path(root)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; give one with data.root=FOLDER")
     return folder
 
 
-def missing(name: str, looked: Iterable[Path], files: str, also: str = "") -> DataError:
-    """One line with every path that was looked at and how to get the data."""
-    paths = ", ".join(str(path) for path in dict.fromkeys(looked))
+def describe_missing(name: str, searched: Iterable[Path], files: str, also: str = "") -> DataError:
+    """Make the error that lists every path that was searched, and says how to get the data."""
+    paths = ", ".join(str(path) for path in dict.fromkeys(searched))
     return DataError(
         f"the data set {name!r} was not found; looked at {paths}; get it with "
         f"`coterie download {name} --root DIR`, or put {files} there, then set data.root=DIR{also}"
     )
 
 
-def ordered(names: Iterable[str]) -> list[str]:
-    """Distinct names in order: as numbers if all of them are numbers, else as text."""
-    found = sorted(set(names))
-    if all(name.isascii() and name.isdigit() for name in found):
-        found.sort(key=int)
-    return found
+def sort_names(names: Iterable[str]) -> list[str]:
+    """Sort distinct names: as numbers if all of them are numbers, else as text."""
+    distinct = sorted(set(names))
+    if all(name.isascii() and name.isdigit() for name in distinct):
+        distinct.sort(key=int)
+    return distinct
 
 
-def below(folder: Path, endings: Sequence[str]) -> list[Path]:
-    """The files under a folder with one of these endings (lower case), sorted; none is hidden."""
-    found: list[Path] = []
-    for where, folders, names in os.walk(folder):
+def list_files_below(folder: Path, endings: Sequence[str]) -> list[Path]:
+    """List the files below a folder with one of these endings, sorted, without hidden ones."""
+    files: list[Path] = []
+    for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         wanted = (
             name
             for name in names
             if not name.startswith(".") and name.lower().endswith(tuple(endings))
         )
-        found += [Path(where, name) for name in sorted(wanted)]
-    return found
+        files += [Path(parent, name) for name in sorted(wanted)]
+    return files

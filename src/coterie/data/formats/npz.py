@@ -1,4 +1,4 @@
-"""Arrays of an .npz file, and images whose channels are put first."""
+"""Arrays of .npz files, with the channels of images moved to the front."""
 
 import zipfile
 import zlib
@@ -10,7 +10,7 @@ import numpy as np
 from coterie.core.errors import DataError
 from coterie.data import checks
 
-# What numpy and zipfile raise on files that are cut, altered, encrypted or no .npz at all.
+# What numpy and zipfile raise on files that are truncated, altered, encrypted or not .npz.
 _UNREADABLE = (
     OSError,
     ValueError,
@@ -24,7 +24,7 @@ _GREY_AXES, _IMAGE_AXES = 3, 4
 
 
 def read(path: Path, choices: Iterable[tuple[str, ...]]) -> dict[str, np.ndarray]:
-    """The arrays of the first choice that the file has all of; objects, a pickle, are refused."""
+    """Read the first set of arrays that the file has completely; pickled objects are rejected."""
     try:
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
@@ -32,10 +32,10 @@ def read(path: Path, choices: Iterable[tuple[str, ...]]) -> dict[str, np.ndarray
                 raise ValueError("it is a single array")
             missing = ""
             for names in choices:
-                lacking = [name for name in names if name not in archive]
-                if not lacking:
+                absent = [name for name in names if name not in archive]
+                if not absent:
                     return {name: archive[name] for name in names}
-                missing = missing or lacking[0]
+                missing = missing or absent[0]
             have = ", ".join(archive.files) or "nothing"
     except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -49,7 +49,7 @@ def read(path: Path, choices: Iterable[tuple[str, ...]]) -> dict[str, np.ndarray
 def channels_first(
     origin: str, train: np.ndarray, test: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Both arrays with the channels put first, by the layout that the training shape shows."""
+    """Move the channels of both arrays to the front, judging by the training shape."""
     if train.ndim != test.ndim:
         raise DataError(
             f"{origin}: x_test has shape {test.shape} and x_train {train.shape}; "
@@ -71,7 +71,7 @@ def channels_first(
     return train.transpose(0, 3, 1, 2), test.transpose(0, 3, 1, 2)
 
 
-def halves(x: np.ndarray) -> tuple[float, ...]:
-    """The mean and deviation of the user's own data: 0.5 a channel for bytes, none for floats."""
-    bytewise = x.ndim == _IMAGE_AXES and x.dtype.kind in "iu"
-    return (0.5,) * x.shape[1] if bytewise else ()
+def default_statistics(x: np.ndarray) -> tuple[float, ...]:
+    """Return mean and deviation for a user's data: 0.5 per channel for bytes, none for floats."""
+    byte_images = x.ndim == _IMAGE_AXES and x.dtype.kind in "iu"
+    return (0.5,) * x.shape[1] if byte_images else ()

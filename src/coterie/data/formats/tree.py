@@ -1,6 +1,6 @@
-"""Folders of images: one folder per class, with a test set beside them or without."""
+"""Folders of images, with one folder per class, with or without a test set."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from coterie.data.subset import hold_out
 ByClass = Mapping[str, Sequence[Path]]
 
 _TINY = "tiny-imagenet-200"
-_NOTES = "val_annotations.txt"
+_ANNOTATIONS = "val_annotations.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,15 @@ class Tree:
     train: ByClass
     test: ByClass
 
+    def paths(self) -> Iterator[Path]:
+        """List all images."""
+        for part in (self.train, self.test):
+            for paths in part.values():
+                yield from paths
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class LabelledFiles:
     """One part of a data set: a file and a label for every sample."""
 
     paths: list[Path]
@@ -33,21 +39,21 @@ class Table:
 
 
 def read(root: Path) -> Tree:
-    """`train/<class>` and `test/<class>`, Tiny-ImageNet, or `<class>` with a fifth held out."""
+    """Read `train/<class>` and `test/<class>`, Tiny-ImageNet, or `<class>`, split 80/20."""
     for folder in (root, root / _TINY):
-        if (folder / "wnids.txt").is_file() and (folder / "val" / _NOTES).is_file():
-            return _tiny(folder)
+        if (folder / "wnids.txt").is_file() and (folder / "val" / _ANNOTATIONS).is_file():
+            return _read_tiny_imagenet(folder)
     if not (root / "train").is_dir():
-        return _split(_classes(root))
-    train = _classes(root / "train")
+        return _split(_list_classes(root))
+    train = _list_classes(root / "train")
     for name in ("test", "val"):
         if (root / name).is_dir():
-            return Tree(train, _classes(root / name))
+            return Tree(train, _list_classes(root / name))
     return _split(train)
 
 
-def check_tested(tree: Tree, classes: Sequence[str]) -> None:
-    """Refuse test images of a class that nobody trains on."""
+def check_test_classes(tree: Tree, classes: Sequence[str]) -> None:
+    """Reject test images of a class without training images."""
     for name, paths in tree.test.items():
         if name not in classes and paths:
             raise DataError(
@@ -56,59 +62,61 @@ def check_tested(tree: Tree, classes: Sequence[str]) -> None:
             )
 
 
-def table(part: ByClass, classes: Sequence[str]) -> Table:
-    """The files of a part in the order of the classes, with the number of the class."""
+def label_files(part: ByClass, classes: Sequence[str]) -> LabelledFiles:
+    """List the files of a part in the order of the classes, with the number of the class."""
     paths = [path for name in classes for path in part.get(name, ())]
     counts = [len(part.get(name, ())) for name in classes]
-    return Table(paths, np.repeat(np.arange(len(classes)), counts))
+    return LabelledFiles(paths, np.repeat(np.arange(len(classes)), counts))
 
 
-def _classes(folder: Path) -> dict[str, list[Path]]:
-    """The images below every folder of a folder."""
-    found: dict[str, list[Path]] = {}
+def _list_classes(folder: Path) -> dict[str, list[Path]]:
+    """List the images of every class, a subfolder."""
+    classes: dict[str, list[Path]] = {}
     for entry in sorted(folder.iterdir()):
         if entry.is_dir() and not entry.name.startswith("."):
-            found[entry.name] = locate.below(entry, images.ENDINGS)
-            if not found[entry.name]:
+            classes[entry.name] = locate.list_files_below(entry, images.ENDINGS)
+            if not classes[entry.name]:
                 raise DataError(
-                    f"{entry} is the folder of a class and holds no image "
+                    f"{entry} is the folder of a class and contains no image "
                     f"({', '.join(images.ENDINGS)}); add some or remove it"
                 )
-    if not found:
+    if not classes:
         raise DataError(
-            f"{folder} holds no folder of a class; put the images in {folder}/CLASS/, or in "
+            f"{folder} contains no folder of a class; put the images in {folder}/CLASS/, or in "
             "train/CLASS/ and test/CLASS/ of data.root"
         )
-    return found
+    return classes
 
 
 def _split(whole: ByClass) -> Tree:
     """Hold out a fifth of every class, the same in every run."""
-    names = locate.ordered(whole)
-    all_of = table(whole, names)
-    train, test = hold_out(all_of.labels)
-    return Tree(*(_pick(all_of, names, rows) for rows in (train, test)))
+    names = locate.sort_names(whole)
+    files = label_files(whole, names)
+    train, test = hold_out(files.labels)
+    return Tree(*(_pick(files, names, rows) for rows in (train, test)))
 
 
-def _pick(source: Table, names: Sequence[str], rows: np.ndarray) -> ByClass:
+def _pick(source: LabelledFiles, names: Sequence[str], rows: np.ndarray) -> ByClass:
     picked: dict[str, list[Path]] = {name: [] for name in names}
     for row in rows:
         picked[names[source.labels[row]]].append(source.paths[row])
     return picked
 
 
-def _tiny(folder: Path) -> Tree:
-    """Tiny-ImageNet: the labels of its validation images, which are the test set, are in a file."""
+def _read_tiny_imagenet(folder: Path) -> Tree:
+    """Read Tiny-ImageNet; its validation images, labelled in a file, are the test set."""
     names = (folder / "wnids.txt").read_text().split()
-    train = _classes(folder / "train")
-    notes = folder / "val" / _NOTES
+    train = _list_classes(folder / "train")
+    annotations = folder / "val" / _ANNOTATIONS
     test: dict[str, list[Path]] = {name: [] for name in names}
-    for number, line in enumerate(notes.read_text().splitlines(), 1):
-        words = line.split("\t")
-        path = folder / "val" / "images" / words[0]
-        if len(words) == 1 or words[1] not in train or words[1] not in test:
-            raise DataError(f"{notes}:{number} names no class of wnids.txt; unpack {_TINY} again")
+    for number, line in enumerate(annotations.read_text().splitlines(), 1):
+        file, _, rest = line.partition("\t")
+        name, path = rest.split("\t")[0], folder / "val" / "images" / file
+        if name not in train or name not in test:
+            raise DataError(
+                f"{annotations}:{number} names no class of wnids.txt; unpack {_TINY} again"
+            )
         if not path.is_file():
-            raise DataError(f"{path} is missing, and {notes} names it; unpack {_TINY} again")
-        test[words[1]].append(path)
+            raise DataError(f"{path} is missing, and {annotations} names it; unpack {_TINY} again")
+        test[name].append(path)
     return Tree({name: train[name] for name in names if name in train}, test)

@@ -1,14 +1,14 @@
 """Rules that divide the training set among clients: one file and one frozen dataclass per rule.
 
 A rule extends `Skewed`, has `min_samples` and `deal(labels, classes, seed, groups=None) ->
-{client: indices}` with clients counted from 0; its fields are the keys of `[partition]`.
+{client: indices}` with clients numbered from 0; its fields are the keys of `[partition]`.
 """
 
 from coterie.core.errors import ConfigError
 
 
 def require_enough(samples: int, clients: int, min_samples: int) -> None:
-    """Refuse what no draw can mend: more clients, or larger shares, than there are samples for."""
+    """Reject more clients, or larger shares, than there are samples for."""
     if clients > samples:
         raise ConfigError(
             f"partition.clients={clients} is more than the {samples} training samples; "

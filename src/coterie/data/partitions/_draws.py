@@ -1,4 +1,4 @@
-"""Draws that are repeated until every client has enough, and the beta to advise if none will do."""
+"""Dirichlet draws, repeated until every client has enough samples."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -9,22 +9,22 @@ import numpy as np
 from coterie.core.errors import ConfigError
 
 _ATTEMPTS, _FEWEST = 200, 10
-_CELLS = 10_000_000  # numbers drawn in all the attempts at one beta: less than a second
-_PROBED = 4  # a beta that is only looked at gets one attempt in four
+_CELLS = 10_000_000  # numbers drawn in all attempts at one beta: less than a second
+_PROBED = 4  # a beta that is only tried as a suggestion gets a quarter of the attempts
 _STEP = 1.25
-_ONE_HOT, _EVEN = 1e-6, 1e3  # below, a class goes to one client; above, shares are even
+_ONE_HOT, _EVEN = 1e-6, 1e3  # below: a class goes to one client; above: shares are equal
 BETA_MAX = 1e6
 
-# Counts by class (or by one row for all) and client, for a beta; None if the draw came to nothing.
+# Draws counts by class (or one row for all) and client for a beta; None if the draw failed.
 Draw = Callable[[np.random.Generator, float], np.ndarray | None]
 
 
-class Rule(Protocol):
-    """What the settings of a rule that draws have in common."""
+class DirichletRule(Protocol):
+    """The settings that all rules with a Dirichlet draw have in common."""
 
     @property
     def clients(self) -> int:
-        """How many clients there are to be."""
+        """The number of clients."""
 
     @property
     def beta(self) -> float:
@@ -32,16 +32,16 @@ class Rule(Protocol):
 
     @property
     def min_samples(self) -> int:
-        """The fewest samples that a client may have."""
+        """The minimum number of samples of a client."""
 
 
-def fitting(
-    rule: Rule, draw: Draw, samples: int, rows: int, seed: int
+def draw_enough(
+    rule: DirichletRule, draw: Draw, samples: int, rows: int, seed: int
 ) -> tuple[np.ndarray, np.random.Generator]:
-    """The first counts that give every client `min_samples`, and the generator they came from.
+    """Draw until every client has `min_samples`; return the counts and the generator used.
 
-    Attempt a is drawn at the address of round a. There are 200 at most, fewer where one of `rows`
-    times the clients takes long; the error then names values that work with this seed.
+    Attempt a uses the generator of round a. There are at most 200 attempts, fewer if `rows` times
+    the clients is large; after the last, the error suggests values that work with this seed.
     """
     limit = min(_ATTEMPTS, max(_FEWEST, _CELLS // (rows * rule.clients)))
     best = 0
@@ -65,7 +65,7 @@ def fitting(
 def deal_counts(
     labels: np.ndarray, counts: np.ndarray, generator: np.random.Generator
 ) -> dict[int, np.ndarray]:
-    """Shuffle every class, deal it out by the counts, and shuffle every client's share."""
+    """Shuffle every class, deal it by the counts, and shuffle every client's share."""
     classes, clients = counts.shape
     by_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts.sum(axis=1))[:-1])
     members = [generator.permutation(indices) for indices in by_class]
@@ -78,7 +78,7 @@ def deal_counts(
 def _attempts(
     draw: Draw, seed: int, beta: float, limit: int
 ) -> Iterator[tuple[int, np.ndarray, np.random.Generator]]:
-    """Of every attempt the smallest share, the counts by class and client, and the generator."""
+    """Yield the smallest share, the counts and the generator of each attempt."""
     from coterie.core import seeds
 
     for attempt in range(limit):
@@ -88,8 +88,8 @@ def _attempts(
             yield int(counts.sum(axis=0).min()), counts, generator
 
 
-def _smallest_beta(rule: Rule, draw: Draw, seed: int, limit: int) -> float | None:
-    """A beta of a growing grid that works where the one before it does not, by bisection."""
+def _smallest_beta(rule: DirichletRule, draw: Draw, seed: int, limit: int) -> float | None:
+    """Search a grid of larger betas by bisection for the first that works."""
     start = max(rule.beta, _ONE_HOT)
     steps = max(0, math.ceil(math.log(_EVEN / start, _STEP)))
     grid = [float(f"{start * _STEP**step:.3g}") for step in range(1, steps + 1)]

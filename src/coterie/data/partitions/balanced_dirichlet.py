@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from coterie.data.datasets import Groups
 
 _NORMALISATIONS = 100
-_NOTHING = 1e-200  # a sum below this is that of entries which the draw has rounded to 0
+_NOTHING = 1e-200  # sums below it are those of entries that were rounded to 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class BalancedDirichlet(Skewed):
     """The partition of Orchestra (Lubana et al. 2022): a Dirichlet draw made doubly balanced.
 
     Every row of a K x n matrix is p ~ Dir(beta 1_n). Rows are scaled to the classes' sizes and
-    columns to the clients' (N/n, give or take one) in turn, 100 times, and rounded down. What that
-    leaves is dealt so that no sample is lost and every size is met: one by one where the largest
-    fractions were cut off, the rest class by class. No draw can fail.
+    columns to the clients' (N/n, plus or minus one) in turn, 100 times, and rounded down. The
+    remainder is dealt so that no sample is lost and every size is exact: one by one where the
+    largest fractions were cut off, the rest class by class. No draw can fail.
     """
 
     clients: Annotated[int, Ge(1)] = 10
@@ -34,7 +34,7 @@ class BalancedDirichlet(Skewed):
     def deal(
         self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
     ) -> dict[int, np.ndarray]:
-        """The training indices of every client."""
+        """Assign training indices to every client."""
         from coterie.core import seeds
 
         require_enough(len(labels), self.clients, self.min_samples)
@@ -44,41 +44,41 @@ class BalancedDirichlet(Skewed):
         sizes = np.full(self.clients, len(labels) // self.clients)
         sizes[: len(labels) % self.clients] += 1
         return deal_counts(
-            labels, _rounded(_scaled(drawn, totals, sizes), totals, sizes), generator
+            labels, _round_to_margins(_balance(drawn, totals, sizes), totals, sizes), generator
         )
 
 
-def _scaled(matrix: np.ndarray, totals: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Sinkhorn's normalisation to both margins, ending with no row and no column above its own."""
+def _balance(matrix: np.ndarray, totals: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Scale to both margins by Sinkhorn's algorithm; no row or column ends above its own."""
     matrix = np.nan_to_num(matrix)
     for _ in range(_NORMALISATIONS):
-        matrix = matrix * _ratio(totals, matrix.sum(axis=1))[:, None]
-        matrix = matrix * _ratio(sizes, matrix.sum(axis=0))
-    shrunk = np.minimum(1.0, _ratio(totals, matrix.sum(axis=1)))
+        matrix = matrix * _divide(totals, matrix.sum(axis=1))[:, None]
+        matrix = matrix * _divide(sizes, matrix.sum(axis=0))
+    shrunk = np.minimum(1.0, _divide(totals, matrix.sum(axis=1)))
     return np.asarray(matrix * shrunk[:, None])
 
 
-def _ratio(wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
-    return np.where(found > _NOTHING, wanted / np.maximum(found, _NOTHING), 0.0)
+def _divide(wanted: np.ndarray, actual: np.ndarray) -> np.ndarray:
+    return np.where(actual > _NOTHING, wanted / np.maximum(actual, _NOTHING), 0.0)
 
 
-def _rounded(matrix: np.ndarray, totals: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Whole counts by class and client that meet both margins exactly."""
+def _round_to_margins(matrix: np.ndarray, totals: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Round to whole counts by class and client that meet both margins exactly."""
     counts: np.ndarray = np.floor(matrix).astype(np.int64)
     left, wanting = totals - counts.sum(axis=1), sizes - counts.sum(axis=0)
     fractions = (matrix - counts).reshape(-1)
     cut_off = np.argsort(-fractions, kind="stable")[: np.count_nonzero(fractions)]
-    for k, j in zip(*(place.tolist() for place in np.divmod(cut_off, len(sizes))), strict=True):
+    for k, j in zip(*(axis.tolist() for axis in np.divmod(cut_off, len(sizes))), strict=True):
         if left[k] and wanting[j]:
             counts[k, j] += 1
             left[k] -= 1
             wanting[j] -= 1
     for k in np.flatnonzero(left):
         for j in np.flatnonzero(wanting):
-            given = min(left[k], wanting[j])
-            counts[k, j] += given
-            left[k] -= given
-            wanting[j] -= given
+            number = min(left[k], wanting[j])
+            counts[k, j] += number
+            left[k] -= number
+            wanting[j] -= number
             if not left[k]:
                 break
     return counts

@@ -1,4 +1,4 @@
-"""`by-group`: the clients are the groups that the data set itself has, such as its writers."""
+"""`by-group`: the clients are the groups of the data set itself, such as its writers."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ByGroup(Skewed):
-    """The natural partition: one client per group of the data set, named as the group is.
+    """The natural partition: one client per group of the data set, with the group's name.
 
-    A group with fewer training samples than `min_samples` is left out, its samples go to nobody.
-    Test samples are the group's own where they are grouped too, else dealt by class shares.
+    A group with fewer training samples than `min_samples` is left out, with its samples. Test
+    samples are the group's own if they have groups too, else they are dealt by class shares.
     """
 
     min_samples: Annotated[int, Ge(1)] = 2
@@ -26,16 +26,16 @@ class ByGroup(Skewed):
     def deal(
         self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
     ) -> dict[int, np.ndarray]:
-        """The training indices of every client, in the order of the data set."""
-        kept = self.held_groups(groups)
-        assert groups is not None  # held_groups has refused None
+        """Assign the training indices of every group, in the order of the data set."""
+        kept = self.select_groups(groups)
+        assert groups is not None  # select_groups has rejected None
         order = np.argsort(groups.train, kind="stable")
         ends = np.cumsum(np.bincount(groups.train, minlength=len(groups.names)))
         shares = np.split(order, ends[:-1])
         return {client: shares[group] for client, group in enumerate(kept.tolist())}
 
-    def held_groups(self, groups: "Groups | None") -> np.ndarray:
-        """The groups that are large enough, in their order."""
+    def select_groups(self, groups: "Groups | None") -> np.ndarray:
+        """Return the groups that are large enough, in their order."""
         if groups is None:
             raise ConfigError(
                 "partition.kind=by-group needs a data set with groups and this one has none; use "

@@ -7,7 +7,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from coterie.data.partitions import require_enough
-from coterie.data.partitions._draws import BETA_MAX, deal_counts, fitting
+from coterie.data.partitions._draws import BETA_MAX, deal_counts, draw_enough
 from coterie.data.skew import Skewed
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Dirichlet(Skewed):
     The whole is drawn again until every client has `min_samples`, then each share is shuffled.
 
     A cumulative sum that ends just below 1 can leave a full client one stray sample of a class;
-    this is kept, because the authors' partitions have it. Shares are not of equal size.
+    this is kept because the authors' partitions have it. Shares are not of equal size.
     """
 
     clients: Annotated[int, Ge(1)] = 10
@@ -35,22 +35,22 @@ class Dirichlet(Skewed):
     def deal(
         self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
     ) -> dict[int, np.ndarray]:
-        """The training indices of every client."""
+        """Assign training indices to every client."""
         require_enough(len(labels), self.clients, self.min_samples)
         totals = np.bincount(labels, minlength=classes)
 
         def draw(generator: np.random.Generator, beta: float) -> np.ndarray | None:
-            return _counts(generator, totals, self.clients, beta)
+            return _draw_counts(generator, totals, self.clients, beta)
 
-        return deal_counts(labels, *fitting(self, draw, len(labels), classes, seed))
+        return deal_counts(labels, *draw_enough(self, draw, len(labels), classes, seed))
 
 
-def _counts(
+def _draw_counts(
     generator: np.random.Generator, totals: np.ndarray, clients: int, beta: float
 ) -> np.ndarray | None:
-    """How many samples of every class every client gets, or None if a class found no taker.
+    """Draw the number of samples by class and client; None if no client can take a class.
 
-    Only these decide whether an attempt is good, so the shuffles are drawn after them.
+    The counts alone decide whether an attempt succeeds, so the shuffles are drawn later.
     """
     counts = np.zeros((len(totals), clients), np.int64)
     sizes = np.zeros(clients, np.int64)

@@ -23,7 +23,7 @@ class IID(Skewed):
     def deal(
         self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
     ) -> dict[int, np.ndarray]:
-        """The training indices of every client."""
+        """Assign training indices to every client."""
         from coterie.core import seeds
 
         require_enough(len(labels), self.clients, self.min_samples)

@@ -7,7 +7,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from coterie.data.partitions import require_enough
-from coterie.data.partitions._draws import BETA_MAX, fitting
+from coterie.data.partitions._draws import BETA_MAX, draw_enough
 from coterie.data.skew import Skewed
 
 if TYPE_CHECKING:
@@ -29,17 +29,17 @@ class Quantity(Skewed):
     def deal(
         self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
     ) -> dict[int, np.ndarray]:
-        """The training indices of every client."""
+        """Assign training indices to every client."""
         samples = len(labels)
         require_enough(samples, self.clients, self.min_samples)
 
         def draw(generator: np.random.Generator, beta: float) -> np.ndarray:
             share = generator.dirichlet(np.full(self.clients, beta))
-            # a beta next to 0 can give no number at all; the attempt then fails as it should
+            # a tiny beta can give NaN; the attempt then fails as it should
             cuts = np.floor(np.nan_to_num(np.cumsum(share)) * samples).astype(np.int64)
             cuts[-1] = samples
             return np.diff(cuts, prepend=0)[None]
 
-        counts, generator = fitting(self, draw, samples, 1, seed)
+        counts, generator = draw_enough(self, draw, samples, 1, seed)
         order = generator.permutation(samples)
         return dict(enumerate(np.split(order, np.cumsum(counts[0])[:-1])))

@@ -1,4 +1,4 @@
-"""`windows`: MFCL's scenarios 1 to 110, every client with a window of consecutive classes."""
+"""`windows`: MFCL's scenarios 1 to 110, where each client has a window of consecutive classes."""
 
 import math
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Windows(Skewed):
     min_samples: Annotated[int, Ge(1)] = 1
 
     def windows(self) -> list[list[int]]:
-        """The classes of every client, counted from 0, in the order of its window."""
+        """List the classes of every client, numbered from 0, in the order of its window."""
         n, w = self._extent()
         common = math.gcd(w, n)
         shifted = self.rule == "table" and common == 2 and 2 * w < n
@@ -45,7 +45,7 @@ class Windows(Skewed):
     def deal(
         self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
     ) -> dict[int, np.ndarray]:
-        """The training indices of every client, class by class in the order of its window."""
+        """Assign training indices to every client, class by class in the order of its window."""
         from coterie.core import seeds
 
         n, w = self._extent()
@@ -61,7 +61,7 @@ class Windows(Skewed):
         for k in range(n):
             members = generator.permutation(np.flatnonzero(labels == k))
             if self.equal:
-                self._require(k, len(members), w)
+                self._require_enough(k, len(members), w)
                 members = members[: len(members) // w * w]
             chunks.append(iter(np.array_split(members, w)))
         return {
@@ -70,12 +70,12 @@ class Windows(Skewed):
         }
 
     def _extent(self) -> tuple[int, int]:
-        """The number of clients, which is that of classes, and of classes per client."""
+        """Return the number of clients (and of classes), and the number of classes per client."""
         if self.scenario <= _SMALL:
             return _SMALL, self.scenario
         return _LARGE, self.scenario - _SMALL
 
-    def _require(self, k: int, samples: int, holders: int) -> None:
+    def _require_enough(self, k: int, samples: int, holders: int) -> None:
         if samples < holders:
             raise ConfigError(
                 f"partition.scenario={self.scenario} deals class {k} to {holders} clients and it "

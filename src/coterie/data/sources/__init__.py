@@ -1,1 +1,1 @@
-"""Where data comes from: one file per data set, each with `read(root) -> Raw`."""
+"""Data sets by name: one file each, with `read(root) -> Raw` or `decode` for image files."""

@@ -1,4 +1,4 @@
-"""`arrays`: the user's own data, an .npz file with x_train, y_train, x_test and y_test."""
+"""`arrays`: your own data, an .npz file with x_train, y_train, x_test and y_test."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ _REMEDY = "give one with data.root=FILE.npz"
 
 
 def files(root: str) -> tuple[Path, ...]:
-    """The one file, with `~` expanded."""
+    """Return the one file, with `~` expanded."""
     try:
         return (Path(root).expanduser(),)
     except RuntimeError:  # `~name` of a user who does not exist
@@ -27,16 +27,16 @@ def read(root: str) -> Raw:
     (path,) = files(root)
     if not path.is_file():
         raise DataError(f"{path.absolute()} is not a file; {_REMEDY}")
-    return arrange(str(path), **npz.read(path, [checks.ARRAYS]))
+    return make_raw(str(path), **npz.read(path, [checks.ARRAYS]))
 
 
-def arrange(
+def make_raw(
     origin: str, x_train: np.ndarray, y_train: np.ndarray, x_test: np.ndarray, y_test: np.ndarray
 ) -> Raw:
-    """Images (N, H, W), (N, H, W, C) or (N, C, H, W) become (N, C, H, W).
+    """Bring images (N, H, W), (N, H, W, C) or (N, C, H, W) to (N, C, H, W).
 
-    uint8 images are normalised to mean 0.5 and deviation 0.5 per channel, floats are left alone.
+    uint8 images are normalised with mean 0.5 and deviation 0.5 per channel, floats are not.
     """
     x_train, x_test = npz.channels_first(origin, x_train, x_test)
-    half = npz.halves(x_train)
+    half = npz.default_statistics(x_train)
     return Raw(x_train, y_train, x_test, y_test, mean=half, std=half)

@@ -24,7 +24,7 @@ _STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
 
 
 def files(root: str) -> tuple[Path, ...]:
-    """The archive or the batch files."""
+    """List the archive or the batch files."""
     return cifar.files("cifar10", _LAYOUTS, root)
 
 

@@ -23,7 +23,7 @@ _STD = (0.2673, 0.2564, 0.2762)
 
 
 def files(root: str) -> tuple[Path, ...]:
-    """The archive or the two files."""
+    """List the archive or the two files."""
     return cifar.files("cifar100", _LAYOUTS, root)
 
 

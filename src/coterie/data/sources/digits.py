@@ -10,18 +10,18 @@ from coterie.data.datasets import Raw
 _CLASSES = 10
 _TEST_SHARE = 0.2
 _SPLIT_SEED = 0
-_BRIGHTEN = 15  # the values are 0..16; 240 is the most that a byte holds of whole steps
+_BRIGHTEN = 15  # scales the values 0..16 to bytes, 0..240
 
 
 def files(root: str) -> tuple[Path, ...]:
-    """The file inside scikit-learn; looking for it does not import scikit-learn."""
+    """Find the file inside scikit-learn without importing it."""
     spec = find_spec("sklearn")
     package = Path(spec.origin).parent if spec and spec.origin else Path()
     return (package / "datasets" / "data" / "digits.csv.gz",)
 
 
 def read(root: str) -> Raw:
-    """Decode the digits; a stratified 80/20 split that is the same in every run."""
+    """Read the digits, with a stratified 80/20 split that is the same in every run."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

@@ -4,16 +4,16 @@ from pathlib import Path
 
 from coterie.data.datasets import Raw
 from coterie.data.formats import idx
-from coterie.data.sources.mnist import arrange
+from coterie.data.sources.mnist import read_idx_files
 
 _DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # the package dataset-fashion-mnist
 
 
 def files(root: str) -> tuple[Path, ...]:
-    """The four files; without a root, Debian's package is looked for too."""
+    """Find the four files; without a root, also in Debian's package."""
     return idx.files("fashion-mnist", root, "FashionMNIST", (_DEBIAN,))
 
 
 def read(root: str) -> Raw:
     """Read the four files."""
-    return arrange(files(root), 0.2860, 0.3530)
+    return read_idx_files(files(root), 0.2860, 0.3530)

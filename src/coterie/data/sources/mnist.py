@@ -11,17 +11,17 @@ _CLASSES = 10
 
 
 def files(root: str) -> tuple[Path, ...]:
-    """The four files."""
+    """Find the four files."""
     return idx.files("mnist", root, "MNIST")
 
 
 def read(root: str) -> Raw:
     """Read the four files."""
-    return arrange(files(root), 0.1307, 0.3081)
+    return read_idx_files(files(root), 0.1307, 0.3081)
 
 
-def arrange(files: tuple[Path, ...], mean: float, std: float) -> Raw:
-    """The four files as one data set of grey images in ten classes."""
+def read_idx_files(files: tuple[Path, ...], mean: float, std: float) -> Raw:
+    """Read four IDX files as grey images in ten classes."""
     x_train, y_train, x_test, y_test = (
         idx.read(file, axes) for file, axes in zip(files, (3, 1, 3, 1), strict=True)
     )
