@@ -239,7 +239,7 @@ def test_files_swapped_between_all_checkpoints_are_noticed(
 ) -> None:
     swap(copy / "checkpoints" / "round_000003" / name, random.Random(3))
     said = run(reference[1], "--out", copy, "--resume", code=5)
-    assert "no checkpoint in" in said and "is whole" in said and "--out" in said
+    assert "no checkpoint in" in said and "is valid" in said and "--out" in said
 
 
 @pytest.mark.slow
@@ -283,11 +283,11 @@ def test_damaged_metrics_are_noticed(reference: Reference, copy: Path, run: Run)
     assert changed != lines[3]
     metrics.write_text("".join([*lines[:3], changed]))
     said = run(reference[1], "--out", copy, "--resume")
-    assert "metrics.jsonl is not what was committed" in said and "from round 3" in said
+    assert "metrics.jsonl has changed since it was committed" in said and "from round 3" in said
     assert results(copy) == results(reference[0])
     metrics.write_text("".join(lines[1:]))
     said = run(reference[1], "--out", copy, "--resume", code=5)
-    assert "metrics.jsonl is not what was committed" in said
+    assert "metrics.jsonl has changed since it was committed" in said
 
 
 def test_when_no_checkpoint_is_whole_the_run_is_refused(

@@ -1,10 +1,11 @@
-"""Checkpoints: a round is done if and only if its directory has a valid manifest.
+"""Checkpoints: a round is committed if and only if its directory has a valid manifest.
 
     checkpoints/round_000012/   server.safetensors  state.json  manifest.json (SHA-256 of both)
-    blobs/<sha256>              big arrays that a server state refers to, shared by checkpoints
+    blobs/<sha256>              large arrays of server states, shared by checkpoints
 
-Commit: metrics lines are on the disk; write `round_000012.tmp/`, sync files and folder, rename,
-sync the parent; then prune. A crash at any moment leaves the checkpoint before, or this one.
+A commit syncs the metrics lines, writes `round_000012.tmp/`, syncs its files and the folder,
+renames it, syncs the parent, and prunes. A crash at any moment leaves the previous checkpoint or
+this one.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ _SERVER, _STATE, _MANIFEST = "server.safetensors", "state.json", "manifest.json"
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands after its last finished round, beside the server's state."""
+    """The progress of a run after its last finished round, beside the server's state."""
 
     round: int = -1  # the last finished one
     finished: bool = False
@@ -37,11 +38,11 @@ class Position:
     states: Mapping[ClientId, tuple[int, str]] = field(default_factory=dict)  # round, digest
     metrics_bytes: int = 0  # the committed length of metrics.jsonl, and its hash
     metrics_sha256: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)  # what exact bits depend on
+    environment: Mapping[str, str] = field(default_factory=dict)  # what the bits depend on
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Position":
-        """Read back what `asdict` and JSON made of one."""
+        """Parse what `asdict` and JSON wrote."""
         states = {int(c): (int(r), str(d)) for c, (r, d) in values.pop("states").items()}
         return cls(states=states, **values)
 
@@ -52,17 +53,17 @@ class CheckpointStore:
     def __init__(self, run: Path, keep: int = 2) -> None:
         self.run, self.keep = run, keep
         self.folder, self.blobs = run / "checkpoints", run / "blobs"
-        self._referred: dict[int, frozenset[str]] = {}  # blobs, by checkpoint
+        self._references: dict[int, frozenset[str]] = {}  # blobs, by checkpoint
 
     def rounds(self) -> list[int]:
-        """The rounds that have a checkpoint directory, oldest first."""
+        """List the rounds that have a checkpoint directory, oldest first."""
         names = (path.name for path in self.folder.glob("round_*/"))
         return sorted(int(name[6:]) for name in names if name[6:].isdigit())
 
     def commit(self, server: ServerState, position: Position) -> None:
-        """Make a round's outcome permanent."""
-        final = self._place(position.round)
-        self._referred.pop(position.round, None)
+        """Write the checkpoint of a round durably and atomically, then prune old ones."""
+        final = self._path(position.round)
+        self._references.pop(position.round, None)
         temporary = final.with_name(f"{final.name}.tmp")
         files = {
             _SERVER: codec.encode(server),
@@ -86,102 +87,103 @@ class CheckpointStore:
                 shutil.rmtree(temporary, ignore_errors=True)
             self._prune()
 
-    def adopt(self, server: ServerState) -> ServerState:
-        """Move a state's blobs from wherever they were spooled to where checkpoints find them."""
+    def adopt_blobs(self, server: ServerState) -> ServerState:
+        """Move a state's blobs from the spool folder to that of the checkpoints."""
         if not server.blobs:
             return server
         with disk_errors(self.blobs):
             self.blobs.mkdir(exist_ok=True)
-        homes: dict[str, Blob] = {}
+        moved: dict[str, Blob] = {}
         for name, blob in server.blobs.items():
-            home = self.blobs / blob.sha256
-            with disk_errors(home, blob.nbytes):
-                # what lies at home may have been damaged since: a new copy always takes its place
-                if blob.path != home and (blob.path.exists() or not home.exists()):
+            target = self.blobs / blob.sha256
+            with disk_errors(target, blob.nbytes):
+                # an existing file may have been damaged since, so a new copy always replaces it
+                if blob.path != target and (blob.path.exists() or not target.exists()):
                     with blob.path.open("rb") as file:
                         os.fsync(file.fileno())
-                    blob.path.replace(home)
+                    blob.path.replace(target)
                     sync_folder(self.blobs)
-            homes[name] = Blob(home, blob.dtype, blob.shape, blob.sha256)
-        return Bundle(server.tensors, server.scalars, homes)
+            moved[name] = Blob(target, blob.dtype, blob.shape, blob.sha256)
+        return Bundle(server.tensors, server.scalars, moved)
 
-    def tidy(self, server: ServerState) -> None:
-        """Remove blobs that neither a checkpoint nor the state at hand has a use for."""
-        wanted = {blob.sha256 for blob in server.blobs.values()}
-        idle = [path for path in self.blobs.glob("*") if path.name not in wanted]
-        if idle:
-            committed = frozenset[str]().union(*map(self._blobs_of, self.rounds()))
+    def remove_unused_blobs(self, server: ServerState) -> None:
+        """Remove blobs that neither a checkpoint nor the current state refers to."""
+        current = {blob.sha256 for blob in server.blobs.values()}
+        others = [path for path in self.blobs.glob("*") if path.name not in current]
+        if others:
+            committed = frozenset[str]().union(*map(self._read_references, self.rounds()))
             with disk_errors(self.blobs):
-                for path in idle:
+                for path in others:
                     if path.name not in committed:
                         path.unlink(missing_ok=True)
 
-    def newest(self) -> tuple[ServerState, Position, list[str]] | None:
-        """The newest checkpoint that is whole, and what was wrong with newer ones.
+    def load_newest(self) -> tuple[ServerState, Position, list[str]] | None:
+        """Load the newest valid checkpoint; also return the problems of newer ones.
 
-        None where there is none at all; `CheckpointError` where there are some and all are broken.
+        Return None if there is no checkpoint; raise `CheckpointError` if all of them are damaged.
         """
-        complaints: list[str] = []
+        problems: list[str] = []
         for round in reversed(self.rounds()):
             try:
-                return *self._read(round), complaints
+                return *self._read(round), problems
             except CheckpointError as error:
-                complaints.append(str(error))
-        if complaints:
+                problems.append(str(error))
+        if problems:
             raise CheckpointError(
-                f"no checkpoint in {self.folder} is whole ({'; '.join(complaints)}); start again "
+                f"no checkpoint in {self.folder} is valid ({'; '.join(problems)}); start again "
                 "with another --out"
             )
         return None
 
     def discard_after(self, round: int) -> None:
-        """Remove checkpoints of later rounds, which were found broken."""
+        """Remove the checkpoints of later rounds, which are damaged."""
         for later in self.rounds():
             if later > round:
-                shutil.rmtree(self._place(later), ignore_errors=True)
+                shutil.rmtree(self._path(later), ignore_errors=True)
 
     def _read(self, round: int) -> tuple[ServerState, Position]:
-        place = self._place(round)
+        folder = self._path(round)
         try:
-            manifest = json.loads((place / _MANIFEST).read_bytes())
-            data = {name: (place / name).read_bytes() for name in (_SERVER, _STATE)}
+            manifest = json.loads((folder / _MANIFEST).read_bytes())
+            data = {name: (folder / name).read_bytes() for name in (_SERVER, _STATE)}
             for name, content in data.items():
                 if hashlib.sha256(content).hexdigest() != manifest[name]:
-                    raise CheckpointError(f"{place / name} is not what its manifest says")
+                    raise CheckpointError(f"{folder / name} does not match its manifest")
             server = codec.decode(data[_SERVER])
             position = Position.from_json(json.loads(data[_STATE]))
-            problem = next(self._problems(server, position), None)
+            problem = next(self._find_problems(server, position), None)
         except (OSError, ValueError, KeyError, TypeError, CodecError) as error:
-            raise CheckpointError(f"{place}: {type(error).__name__}: {error}") from error
+            raise CheckpointError(f"{folder}: {type(error).__name__}: {error}") from error
         if problem is not None:
-            raise CheckpointError(f"{place}: {problem}")
+            raise CheckpointError(f"{folder}: {problem}")
         return server, position
 
-    def _problems(self, server: ServerState, position: Position) -> Iterator[str]:
+    def _find_problems(self, server: ServerState, position: Position) -> Iterator[str]:
         for blob in server.blobs.values():
             if not blob.is_intact():
-                yield f"the blob {blob.path} is missing or broken"
-        if problem := StateStore(self.run / "clients").problem(position.states, position.round):
+                yield f"the blob {blob.path} is missing or damaged"
+        states = StateStore(self.run / "clients")
+        if problem := states.find_problem(position.states, position.round):
             yield problem
         path = self.run / "metrics.jsonl"
         lines = path.read_bytes()[: position.metrics_bytes] if path.exists() else b""
         if hashlib.sha256(lines).hexdigest() != position.metrics_sha256:
-            yield f"{path} is not what was committed"
+            yield f"{path} has changed since it was committed"
 
     def _prune(self) -> None:
         for old in self.rounds()[: -self.keep]:
-            shutil.rmtree(self._place(old), ignore_errors=True)
-        self.tidy(Bundle())
+            shutil.rmtree(self._path(old), ignore_errors=True)
+        self.remove_unused_blobs(Bundle())
 
-    def _blobs_of(self, round: int) -> frozenset[str]:
-        """The blobs that a checkpoint refers to; a broken one has no use for any."""
-        if round not in self._referred:
+    def _read_references(self, round: int) -> frozenset[str]:
+        """List the blobs that a checkpoint refers to; none if it is damaged."""
+        if round not in self._references:
             try:
-                server = codec.decode((self._place(round) / _SERVER).read_bytes())
+                server = codec.decode((self._path(round) / _SERVER).read_bytes())
             except (OSError, CodecError):
                 return frozenset()
-            self._referred[round] = frozenset(blob.sha256 for blob in server.blobs.values())
-        return self._referred[round]
+            self._references[round] = frozenset(blob.sha256 for blob in server.blobs.values())
+        return self._references[round]
 
-    def _place(self, round: int) -> Path:
+    def _path(self, round: int) -> Path:
         return self.folder / f"round_{round:06d}"

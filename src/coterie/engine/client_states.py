@@ -1,8 +1,8 @@
-"""What clients remember between rounds: one file a client and version, kept by its site.
+"""The states that clients keep between rounds: one file per client and version.
 
-A version is the round that wrote it, with the attempt of the run behind it:
+A version is named by the round that wrote it and the attempt of the run, as in
 `clients/7/000012.1.safetensors`. A task of round t reads the newest version below t, so a task
-that is done twice reads the same state twice.
+that is repeated reads the same state again.
 """
 
 import shutil
@@ -20,7 +20,7 @@ _SUFFIX = ".safetensors"
 
 
 class Version(NamedTuple):
-    """One saved state; later rounds, then later attempts, are newer."""
+    """A saved state; versions are ordered by round, then by attempt."""
 
     round: int
     attempt: int
@@ -28,13 +28,13 @@ class Version(NamedTuple):
 
 
 class StateStore:
-    """The states of all clients of one site, for one program."""
+    """The states of all clients of a site, for one program."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def load(self, client: ClientId, below: int) -> ClientState | None:
-        """The newest state of a round below `below`, or None."""
+        """Load the newest state of a round below `below`, or return None."""
         older = [version for version in self._versions(client) if version.round < below]
         if not older:
             return None
@@ -45,14 +45,14 @@ class StateStore:
             raise CheckpointError(f"the state of client {client} at {path}: {error}") from error
 
     def save(self, client: ClientId, round: int, attempt: Attempt, state: ClientState) -> None:
-        """Save a version, then drop those that no return to a kept checkpoint could ask for."""
+        """Save a version, then remove those that resuming from a kept checkpoint cannot need."""
         if state.blobs:
-            raise TypeError("a client's state holds tensors and scalars, no blobs")
+            raise TypeError("a client's state has tensors and scalars, no blobs")
         path = self.folder / str(client) / f"{round:06d}.{attempt.number}{_SUFFIX}"
         replace_durably(path, codec.encode(state))
         versions = sorted(self._versions(client))
         needed = {path, *(v.path for v in versions if v.round > round)}
-        for limit in (*attempt.kept, round - 1):  # a task that is done again reads below `round`
+        for limit in (*attempt.kept, round - 1):  # a repeated task reads below `round`
             if older := [v for v in versions if v.round <= limit]:
                 needed.add(older[-1].path)
         for version in versions:
@@ -60,21 +60,21 @@ class StateStore:
                 version.path.unlink(missing_ok=True)
 
     def begin(self, attempt: Attempt) -> None:
-        """Drop what earlier attempts wrote for rounds that were never committed."""
+        """Remove states that earlier attempts wrote for rounds that were never committed."""
         for folder in self.folder.glob("*/"):
             for version in self._versions(int(folder.name)):
                 if version.round >= attempt.first and version.attempt < attempt.number:
                     version.path.unlink(missing_ok=True)
 
     def forget(self, client: ClientId) -> None:
-        """Drop every state of a client."""
+        """Remove every state of a client."""
         shutil.rmtree(self.folder / str(client), ignore_errors=True)
 
-    def problem(self, expected: Mapping[ClientId, tuple[int, str]], last: int) -> str | None:
-        """What is wrong with the states that a checkpoint of round `last` relies on.
+    def find_problem(self, expected: Mapping[ClientId, tuple[int, str]], last: int) -> str | None:
+        """Describe what is wrong with the states that a checkpoint of round `last` needs.
 
-        `expected` has the round and digest of every client's state as far as replies told. A newer
-        version up to `last` comes from a client whose reply was lost: it counts, undigested.
+        `expected` has the round and digest of each client's state, from its last reply. A newer
+        version up to `last` is from a client whose reply was lost: its digest is not known.
         """
         for client, (round, digest) in expected.items():
             path = self.folder / str(client)
@@ -84,8 +84,8 @@ class StateStore:
             newest = max(versions)
             path = newest.path
             try:
-                found = codec.decode(path.read_bytes()).digest()
-                if newest.round == round and found != digest:
+                actual = codec.decode(path.read_bytes()).digest()
+                if newest.round == round and actual != digest:
                     return f"{path} does not have the digest that was recorded"
             except (OSError, CodecError) as error:
                 return f"{path}: {error}"

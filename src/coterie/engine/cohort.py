@@ -1,4 +1,4 @@
-"""Who takes part in a round, and who is lost: pure functions of the seed and the round."""
+"""Which clients take part in a round and which drop out, as functions of seed and round."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

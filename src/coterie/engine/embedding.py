@@ -1,10 +1,10 @@
-"""`embedding.npz`: what the final model makes of a sample of the training images.
+"""`embedding.npz`: the representations of some training samples by the final model.
 
 features    (n, d)  h, before the projector
-projection  (n, e)  z, behind it; h again where there is no projector
+projection  (n, e)  z, after it; equal to h if there is no projector
 class       (n,)    the label
-client      (n,)    whose sample it is
-index       (n,)    which sample of the training set it is
+client      (n,)    the client of the sample
+index       (n,)    the index of the sample in the training set
 """
 
 import io
@@ -21,16 +21,16 @@ from coterie.kit.context import Shard
 from coterie.kit.networks import Frozen
 
 EMBEDDING = "embedding.npz"
-_ROWS = 256  # samples at once
+_BATCH = 256
 
 
 def draw(train: Mapping[ClientId, np.ndarray], count: int, seed: int) -> dict[ClientId, np.ndarray]:
-    """So many training samples of all clients together, by client; drawn by the run's seed."""
+    """Draw `count` training samples of all clients together, grouped by client."""
     clients = np.concatenate([np.full(len(rows), client) for client, rows in train.items()])
     rows = np.concatenate(list(train.values()))
     chosen = seeds.generator(seed, "embedding").permutation(len(rows))[:count]
-    held = {client: rows[chosen[clients[chosen] == client]] for client in train}
-    return {client: np.sort(some) for client, some in held.items() if len(some)}
+    drawn = {client: rows[chosen[clients[chosen] == client]] for client in train}
+    return {client: np.sort(own) for client, own in drawn.items() if len(own)}
 
 
 def write(
@@ -41,24 +41,24 @@ def write(
     labels: np.ndarray,
     seed: int,
 ) -> None:
-    """Encode the samples of every client's shard, as the client sees them, and write the file.
+    """Encode the samples of every client's shard, with the client's own shift, and write the file.
 
-    They go through the network in a drawn order: where BatchNorm uses the statistics of a batch,
-    one client's samples by themselves would mislead it.
+    Batches are shuffled across clients: BatchNorm may use the statistics of a batch, and those of
+    a single client's samples would be biased.
     """
     x = torch.cat([batch.x for shard in shards.values() for batch in shard.sweep()])
     index = np.concatenate([rows[client] for client in shards])
     clients = np.concatenate([np.full(len(rows[client]), client) for client in shards])
     order = seeds.generator(seed, "embedding/order").permutation(len(index))
-    drawn = x[torch.from_numpy(order)]
-    found = [net(drawn[start : start + _ROWS]) for start in range(0, len(order), _ROWS)]
+    shuffled = x[torch.from_numpy(order)]
+    batches = [net(shuffled[start : start + _BATCH]) for start in range(0, len(order), _BATCH)]
     arrays = {
-        "features": torch.cat([outputs.h for outputs in found]).cpu().numpy(),
-        "projection": torch.cat([outputs.z for outputs in found]).cpu().numpy(),
+        "features": torch.cat([outputs.h for outputs in batches]).cpu().numpy(),
+        "projection": torch.cat([outputs.z for outputs in batches]).cpu().numpy(),
         "class": labels[index[order]],
         "client": clients[order],
         "index": index[order],
     }
-    held = io.BytesIO()
-    np.savez(held, **arrays)
-    replace_durably(path, held.getvalue())
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    replace_durably(path, buffer.getvalue())

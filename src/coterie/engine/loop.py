@@ -89,7 +89,7 @@ class Loop:
 
     def start(self) -> Standing:
         """The standing before the first round."""
-        server = self.store.adopt(self.parts.start())
+        server = self.store.adopt_blobs(self.parts.start())
         return Standing(server, Position(environment=self.plan.environment), ())
 
     def write_personal(self, standing: Standing) -> None:
@@ -104,14 +104,14 @@ class Loop:
 
     def _round(self, stage: Stage, round: Round, before: Standing) -> Standing:
         begin = time.perf_counter()
-        self.store.tidy(before.server)
+        self.store.remove_unused_blobs(before.server)
         self._attempt = replace(self._attempt, kept=tuple(self.store.rounds()))
         everyone, cohort = list(self.clients.values()), self.plan.cohort
         invited = invite(everyone, stage, cohort, self.seed, round.index)  # 2 and 3
         played = self.player.round(METHOD, stage, round, before.server, invited, self._attempt)
         replies, skipped = played.replies, self._is_skipped(stage, invited, played)
         server = before.server if skipped or played.server is None else played.server
-        server = self.store.adopt(server)
+        server = self.store.adopt_blobs(server)
         shutil.rmtree(self.plan.folder / "spool", ignore_errors=True)
         measured = Measured()
         if self.plan.evaluation.due(round):

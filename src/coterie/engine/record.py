@@ -1,4 +1,4 @@
-"""What a run says of itself: one event a round, in `metrics.jsonl` and to whoever listens."""
+"""Events of a run: one per round in `metrics.jsonl`, and all of them to every recorder."""
 
 import hashlib
 import json
@@ -14,13 +14,13 @@ from coterie.core.files import disk_errors
 
 @dataclass(frozen=True)
 class RoundEvent:
-    """A finished round: a line of `metrics.jsonl`."""
+    """A finished round; one line of `metrics.jsonl`."""
 
     round: int
     stage: str
     cohort: Sequence[int]
-    lost: Mapping[str, str]  # client -> reason; never asked, or never answered
-    rejected: Mapping[str, str]  # client -> reason; answered with what cannot be used
+    lost: Mapping[str, str]  # client -> reason; not asked, or no answer
+    rejected: Mapping[str, str]  # client -> reason; an answer that cannot be used
     skipped: bool
     metrics: Mapping[str, float]
     bytes_up: int
@@ -32,28 +32,28 @@ class RoundEvent:
     states: str  # of the clients' states
 
     def line(self) -> str:
-        """The JSON line."""
+        """Return the event as a JSON line."""
         return json.dumps(asdict(self)) + "\n"
 
     @classmethod
     def parse(cls, line: str) -> "RoundEvent":
-        """Read a JSON line back."""
+        """Parse what `line` wrote."""
         return cls(**json.loads(line))
 
 
 @dataclass(frozen=True)
 class StartEvent:
-    """The run is about to begin, or to go on."""
+    """The run is about to start, or to resume."""
 
     folder: Path
     clients: int
-    first: int  # the round it begins with
+    first: int  # its first round
     total: int
 
 
 @dataclass(frozen=True)
 class ClientEvent:
-    """One more client of the running round has answered."""
+    """One more client of the current round has answered."""
 
     round: int
     total: int
@@ -64,7 +64,7 @@ class ClientEvent:
 
 @dataclass(frozen=True)
 class NoteEvent:
-    """Something that the user should know now."""
+    """A message for the user."""
 
     text: str
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -91,13 +91,13 @@ class Recorders:
 
 
 class MetricsFile:
-    """`metrics.jsonl`: appended every round, made durable at every commit."""
+    """`metrics.jsonl`: appended after every round, synced at every commit."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self, committed: int | None = None) -> list[RoundEvent]:
-        """The events so far (of the first `committed` bytes)."""
+        """Read the events so far, or those in the first `committed` bytes."""
         if not self.path.exists():
             return []
         data = self.path.read_bytes()[:committed]
@@ -107,17 +107,17 @@ class MetricsFile:
             raise CheckpointError(f"{self.path} cannot be read: {error}") from error
 
     def truncate(self, committed: int) -> None:
-        """Forget the lines of rounds that were never committed."""
+        """Remove the lines of rounds that were never committed."""
         with disk_errors(self.path), self.path.open("ab") as file:
             file.truncate(committed)
 
     def append(self, event: RoundEvent) -> None:
-        """Add a line."""
+        """Append an event."""
         with disk_errors(self.path), self.path.open("a") as file:
             file.write(event.line())
 
     def sync(self, lines: int) -> tuple[int, str]:
-        """Have the first lines on the disk, and no other; their length and SHA-256."""
+        """Truncate to the first lines and sync them; return their length and SHA-256."""
         with disk_errors(self.path), self.path.open("a+b") as file:
             file.seek(0)
             data = b"".join(file.readlines()[:lines])
@@ -127,10 +127,10 @@ class MetricsFile:
 
 
 def reached(history: Sequence[RoundEvent], metric: str, target: float) -> RoundEvent | None:
-    """The first round in which a metric came to a target."""
+    """Return the first round in which a metric reached a target."""
     return next((e for e in history if e.metrics.get(metric, float("-inf")) >= target), None)
 
 
 def bytes_until(history: Sequence[RoundEvent], last: RoundEvent) -> int:
-    """What was sent both ways up to and with a round, evaluation apart."""
+    """Count the bytes sent both ways up to and including a round, without evaluation."""
     return sum(e.bytes_up + e.bytes_down for e in history if e.round <= last.round)

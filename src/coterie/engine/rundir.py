@@ -1,4 +1,4 @@
-"""A run directory belongs to one process at a time."""
+"""The run directory: locking, counting attempts, and removing leftovers."""
 
 import contextlib
 import fcntl
@@ -16,11 +16,11 @@ from coterie.core.errors import CheckpointError, ConfigError
 from coterie.core.files import replace_durably
 
 _LOCK, _ATTEMPT = ".lock", ".attempt"
-_LOOKS, _PAUSE = 10, 0.05  # seconds
+_READS, _PAUSE = 10, 0.05  # seconds
 
 
 class RunLock:
-    """Holds a run directory by `flock`: the kernel lets go of it when the process dies."""
+    """Locks a run directory by `flock`, which the kernel releases when the process dies."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -29,7 +29,7 @@ class RunLock:
     def __enter__(self) -> "RunLock":
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # close-on-exec, as every file that Python opens: a worker never inherits the lock
+            # Python opens files with close-on-exec, so that workers do not inherit the lock
             file = (self.folder / _LOCK).open("a+")
         except OSError as error:
             raise CheckpointError(
@@ -40,7 +40,7 @@ class RunLock:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             with file:
-                holder = _holder(file)
+                holder = _read_holder(file)
             raise ConfigError(
                 f"{self.folder} is in use by {holder}; choose another --out"
             ) from None
@@ -61,9 +61,9 @@ class RunLock:
             self._file = None
 
 
-def _holder(file: IO[str]) -> str:
-    """Who holds a lock; it writes its name, over that of the last one, a moment after taking it."""
-    for _ in range(_LOOKS):
+def _read_holder(file: IO[str]) -> str:
+    """Read who holds the lock; the holder writes its name shortly after locking."""
+    for _ in range(_READS):
         time.sleep(_PAUSE)
         file.seek(0)
         if name := file.read().strip():
@@ -72,7 +72,7 @@ def _holder(file: IO[str]) -> str:
 
 
 def next_attempt(folder: Path) -> int:
-    """Count this start of the run; clients' states tell of earlier ones if the count is lost."""
+    """Number this start of the run; if the counter is lost, the client states show the last one."""
     path = folder / _ATTEMPT
     states = folder.glob("clients/*/*.*.safetensors")
     number = 1 + max((int(state.name.split(".")[1]) for state in states), default=0)
@@ -83,24 +83,24 @@ def next_attempt(folder: Path) -> int:
 
 
 def clean(folder: Path) -> None:
-    """Remove what a killed process left half-done; the lock must be held, workers not started."""
+    """Remove incomplete files of a killed process; needs the lock, before workers are started."""
     for pattern in ("*.tmp", "clients/*/*.tmp", "personal/*.tmp"):
-        for broken in folder.glob(pattern):
-            broken.unlink(missing_ok=True)
-    for rest in [folder / "spool", folder / "evaluation", *folder.glob("checkpoints/*.tmp")]:
-        shutil.rmtree(rest, ignore_errors=True)
+        for incomplete in folder.glob(pattern):
+            incomplete.unlink(missing_ok=True)
+    for leftover in [folder / "spool", folder / "evaluation", *folder.glob("checkpoints/*.tmp")]:
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
-def foreign(folder: Path) -> bool:
-    """Whether there is something in this folder that no run has put there.
+def has_foreign_files(folder: Path) -> bool:
+    """Whether the folder contains files that are not from a run.
 
-    A run that was killed as it began leaves some of its first files, whole or as `NAME.PID.tmp`.
+    A run that was killed at its start leaves its first files, complete or as `NAME.PID.tmp`.
     """
     first = "|".join(map(re.escape, (_LOCK, _ATTEMPT, "partition.json", "config.toml")))
     own = re.compile(rf"({first})(\.\d+\.tmp)?")
     return not all(own.fullmatch(path.name) for path in folder.iterdir())
 
 
-def used(folder: Path) -> bool:
-    """Whether a run has begun in this folder."""
+def is_used(folder: Path) -> bool:
+    """Whether a run was started in this folder."""
     return any((folder / name).exists() for name in ("config.toml", "metrics.jsonl", "checkpoints"))

@@ -8,7 +8,7 @@ from coterie.engine.record import Event, RoundEvent, StartEvent
 
 
 def check_installed() -> None:
-    """Refuse before the run starts where TensorBoard is missing."""
+    """Raise before the run starts if TensorBoard is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
         raise ConfigError(
             "record.tensorboard = true needs the package tensorboard: "
@@ -23,7 +23,7 @@ class TensorBoard:
         self._folder = folder / "tensorboard"
 
     def __call__(self, event: Event) -> None:
-        """Open at the start (forgetting rounds that were never committed), then add each round."""
+        """Open the writer at the start, dropping uncommitted rounds, then add each round."""
         if isinstance(event, StartEvent):
             from torch.utils.tensorboard import SummaryWriter
 

@@ -1,1 +1,1 @@
-"""Where tasks run. An executor never knows which method it carries."""
+"""Executors: they run tasks without knowing which method the tasks belong to."""

@@ -1,7 +1,7 @@
-"""Starts worker processes: forked from one fork server, which lives as long as this process.
+"""Starts worker processes by forking them from a fork server that lives as long as this process.
 
-Importing torch takes two seconds of a processor; a fork of a process that has done so takes a few
-milliseconds. Where a fork server does not work, every worker is a process from scratch.
+Importing torch takes two seconds of CPU time; forking a process that has imported it takes a few
+milliseconds. On platforms without a safe fork, every worker is started from scratch.
 """
 
 import atexit
@@ -21,18 +21,18 @@ from typing import IO, Any, NoReturn, Protocol
 
 from coterie.core.errors import RunFailed
 
-_PATIENCE = 300.0  # seconds for an answer of the fork server; the first one comes after its imports
-_KILLED = 10.0  # seconds in which a process that was killed is gone
-_PIECE = 1 << 16
-# variables that are read while a process starts or a library is loaded
-_EARLY = (
+_TIMEOUT = 300.0  # seconds for a reply of the fork server; the first one follows its imports
+_KILL_TIMEOUT = 10.0  # seconds for a killed process to end
+_BUFFER = 1 << 16
+# variables that are read only while a process starts or a library is loaded
+_STARTUP_VARIABLES = (
     *("PYTHON", "LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_"),
     *("MKL_", "OPENBLAS_", "ATEN_", "TORCH_"),
 )
 
 
 class Process(Protocol):
-    """A process with two pipes: what is used of `subprocess.Popen`."""
+    """A process with two pipes: the part of `subprocess.Popen` that is used here."""
 
     @property
     def pid(self) -> int: ...  # noqa: D102
@@ -42,69 +42,69 @@ class Process(Protocol):
     def stdout(self) -> IO[bytes] | None: ...  # noqa: D102
     @property
     def returncode(self) -> int | None:
-        """The exit status, negative for a signal; None before it was asked for, or unknown."""
+        """The exit status, negative for a signal; None before `poll` or `wait`, or if unknown."""
 
     def poll(self) -> int | None:
-        """Ask for the exit status."""
+        """Return the exit status, or None while the process runs."""
 
     def kill(self) -> None:
         """Send SIGKILL."""
 
     def wait(self) -> object:
-        """Wait until it has ended."""
+        """Wait until the process has ended."""
 
 
 def start(environment: Mapping[str, str]) -> Process:
-    """A worker with this environment, and with the folder and import path of this process."""
+    """Start a worker with this environment, and the folder and import path of this process."""
     environment = {**environment, "PYTHONPATH": os.pathsep.join(_import_path())}
-    if not forks():
+    if not can_fork():
         return subprocess.Popen(
             [sys.executable, "-m", "coterie.executors.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            start_new_session=True,  # Ctrl-C reaches the main process alone, which then ends us
+            start_new_session=True,  # Ctrl-C reaches only the main process, which ends its workers
         )
     for _ in range(2):
         try:
             return Child(fork_server(environment), environment)
-        except Gone as gone:  # someone killed the fork server: the next one is new
-            reason = gone
+        except Gone as error:  # the fork server was killed: the second attempt starts a new one
+            reason = error
     raise RunFailed(f"no worker can be started: {reason}")
 
 
-def forks() -> bool:
-    """Whether a fork server works here. System libraries of macOS do not bear a fork."""
+def can_fork() -> bool:
+    """Whether a fork server works here; the system libraries of macOS are not fork-safe."""
     return hasattr(os, "fork") and hasattr(socket, "send_fds") and sys.platform != "darwin"
 
 
 def _import_path() -> list[str]:
-    return [path or _folder() for path in sys.path]
+    return [path or _working_folder() for path in sys.path]
 
 
-def _folder() -> str:
+def _working_folder() -> str:
     try:
         return str(Path.cwd())
-    except OSError:  # it was removed
+    except OSError:  # the folder was removed
         return os.sep
 
 
 class Gone(Exception):
-    """The fork server does not answer any more."""
+    """The fork server does not answer any longer."""
 
 
 class ForkServer:
-    """The process that workers are forked from; safe to use from several threads."""
+    """The client side of a fork server process; thread-safe."""
 
     def __init__(self, environment: Mapping[str, str], conditions: object) -> None:
         self.conditions = conditions
         self.lock = threading.RLock()
         self._owner = os.getpid()
         self._link, theirs = socket.socketpair()
-        self._link.settimeout(_PATIENCE)
+        self._link.settimeout(_TIMEOUT)
         with theirs:
             self._process = subprocess.Popen(
-                # -P: a file in the folder it happens to be started in hides no module
+                # -P: files in the current folder must not shadow modules
                 [sys.executable, "-P", "-m", "coterie.executors.fork_server", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -112,68 +112,66 @@ class ForkServer:
                 env=environment,
                 start_new_session=True,
             )
-        self._answer()  # it has imported what it needs
+        self._read_reply()  # the imports are done
 
     @property
     def pid(self) -> int:
-        """The number of its process."""
+        """The process ID of the fork server."""
         return self._process.pid
 
     def ours(self) -> bool:
-        """Whether this process started it; a fork of that process has no business with it."""
+        """Whether this very process started it, and not a parent that we were forked from."""
         return os.getpid() == self._owner
 
     def alive(self) -> bool:
-        """Whether it may be asked."""
+        """Whether it can take requests."""
         with self.lock:
             return self.ours() and self._process.poll() is None
 
-    def ask(self, request: Mapping[str, Any], handles: Sequence[int] = ()) -> dict[str, Any]:
-        """Have a request answered; Gone if that is not possible."""
+    def ask(self, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        """Send a request and return the reply; raise `Gone` if that is not possible."""
         if not self.ours():
             raise Gone
         text = json.dumps(request).encode() + b"\n"
         with self.lock:
             try:
-                sent = socket.send_fds(self._link, [text], handles)
+                sent = socket.send_fds(self._link, [text], descriptors)
                 self._link.sendall(text[sent:])
             except BaseException as error:
                 self._give_up(error)
-            return self._answer()
+            return self._read_reply()
 
-    def _answer(self) -> dict[str, Any]:
+    def _read_reply(self) -> dict[str, Any]:
         text = b""
         try:
             while not text.endswith(b"\n"):
-                piece = self._link.recv(_PIECE)
-                if not piece:
+                chunk = self._link.recv(_BUFFER)
+                if not chunk:
                     raise ConnectionResetError
-                text += piece
+                text += chunk
         except BaseException as error:
             self._give_up(error)
-        found: dict[str, Any] = json.loads(text)
-        return found
+        reply: dict[str, Any] = json.loads(text)
+        return reply
 
     def _give_up(self, error: BaseException) -> NoReturn:
-        """After an interrupt, too: an answer may come that would be taken for the next one."""
-        with suppress(
-            subprocess.TimeoutExpired
-        ):  # it is ending: let it, for the sake of its status
+        """Close, even after an interrupt: a late reply would be mistaken for the next one."""
+        with suppress(subprocess.TimeoutExpired):  # if it is ending, wait for its exit status
             self._process.wait(0.5 if isinstance(error, OSError) else 0.0)
         self.close()
         if isinstance(error, OSError):
             code = self._process.returncode
-            raise Gone(f"their fork server ended with status {code}") from error
+            raise Gone(f"the fork server ended with status {code}") from error
         raise error
 
     def close(self) -> None:
-        """End it; the workers it has forked go on."""
+        """Kill the fork server; workers that it has forked keep running."""
         self._link.close()
         if self.ours():
             self._process.kill()
             self._process.wait()
         else:
-            self._process.returncode = 0  # not ours to wait for
+            self._process.returncode = 0  # only the parent can wait for it
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # it was never started
@@ -181,7 +179,7 @@ class ForkServer:
 
 
 class Child:
-    """A worker that a fork server has forked."""
+    """A worker that was forked by a fork server."""
 
     def __init__(self, parent: ForkServer, environment: Mapping[str, str]) -> None:
         self._parent = parent
@@ -191,47 +189,47 @@ class Child:
         request = {
             "do": "start",
             "environment": dict(environment),
-            "folder": _folder(),
+            "folder": _working_folder(),
             "path": _import_path(),
         }
-        (source, to), (back, sink) = os.pipe(), os.pipe()
-        self.stdin, self.stdout = os.fdopen(to, "wb", 0), os.fdopen(back, "rb", 0)
-        nothing = os.open(os.devnull, os.O_WRONLY)
+        (child_in, our_out), (our_in, child_out) = os.pipe(), os.pipe()
+        self.stdin, self.stdout = os.fdopen(our_out, "wb", 0), os.fdopen(our_in, "rb", 0)
+        null = os.open(os.devnull, os.O_WRONLY)
         try:
-            answer = parent.ask(request, [source, sink, 2 if _is_open(2) else nothing])
-            if "failed" in answer:
-                raise RunFailed(f"a worker cannot be started: {answer['failed']}")
+            reply = parent.ask(request, [child_in, child_out, 2 if _is_open(2) else null])
+            if "failed" in reply:
+                raise RunFailed(f"a worker cannot be started: {reply['failed']}")
         except BaseException:
             self.stdin.close()
             self.stdout.close()
             raise
         finally:
-            for handle in (source, sink, nothing):
-                os.close(handle)
-        self.pid: int = answer["pid"]
-        self._handle = _open_process(self.pid)
+            for descriptor in (child_in, child_out, null):
+                os.close(descriptor)
+        self.pid: int = reply["pid"]
+        self._pidfd = _open_pidfd(self.pid)
 
     def poll(self) -> int | None:
-        """Ask for the exit status: None while it runs, or when nobody knows it."""
-        self._ask(block=False)
+        """Return the exit status: None while the process runs, or if it is unknown."""
+        self._update_status(block=False)
         return self.returncode
 
     def wait(self) -> None:
-        """Wait until it has ended."""
-        self._ask(block=True)
+        """Wait until the process has ended."""
+        self._update_status(block=True)
 
     def kill(self) -> None:
         """Send SIGKILL."""
         with self._parent.lock, suppress(ProcessLookupError):
             if self._ended or not self._parent.ours():
                 return
-            if self._handle is not None:
-                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-            # the fork server keeps the number for us; without it another process may have got it
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            # the fork server keeps a dead worker as a zombie; without it the ID may be reused
             elif self._parent.alive() or os.getsid(self.pid) == self.pid:
                 os.kill(self.pid, signal.SIGKILL)
 
-    def _ask(self, block: bool) -> None:
+    def _update_status(self, block: bool) -> None:
         with self._parent.lock:
             if self._ended or not self._parent.ours():
                 return
@@ -239,17 +237,17 @@ class Child:
                 request = {"do": "wait", "pid": self.pid, "block": block}
                 self.returncode = self._parent.ask(request)["status"]
                 self._ended = self.returncode is not None
-            except Gone:  # with it went the status
-                self._ended = self._left(_KILLED if block else 0.0)
-            if self._ended and self._handle is not None:
-                os.close(self._handle)
-                self._handle = None
+            except Gone:  # nobody knows the exit status then
+                self._ended = self._ends_within(_KILL_TIMEOUT if block else 0.0)
+            if self._ended and self._pidfd is not None:
+                os.close(self._pidfd)
+                self._pidfd = None
 
-    def _left(self, seconds: float) -> bool:
-        """Whether it ends within a time, when nobody can be asked for its status."""
-        if self._handle is not None:
+    def _ends_within(self, seconds: float) -> bool:
+        """Wait for the process to end, without the fork server; return whether it has ended."""
+        if self._pidfd is not None:
             poll = select.poll()
-            poll.register(self._handle, select.POLLIN)
+            poll.register(self._pidfd, select.POLLIN)
             return bool(poll.poll(seconds * 1000))
         deadline = time.monotonic() + seconds
         while True:
@@ -262,69 +260,70 @@ class Child:
             time.sleep(0.01)
 
 
-def _open_process(pid: int) -> int | None:
-    """A handle that means this very process for ever, where the system has such a thing."""
+def _open_pidfd(pid: int) -> int | None:
+    """Open a file descriptor that refers to this process even if its ID is reused (Linux)."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return None
 
 
-def _is_open(handle: int) -> bool:
+def _is_open(descriptor: int) -> bool:
     try:
-        os.fstat(handle)
+        os.fstat(descriptor)
     except OSError:
         return False
     return True
 
 
 def _conditions(environment: Mapping[str, str]) -> object:
-    """What a process inherits at its start; where this changes, an old fork server is useless."""
+    """Describe what a process inherits at its start; if it changes, a new fork server is needed."""
     import resource
 
-    early = {
+    variables = {
         name: value
         for name, value in environment.items()
-        if name.startswith(_EARLY) and name != "PYTHONPATH"  # the import path comes with a request
+        if name.startswith(_STARTUP_VARIABLES)
+        and name != "PYTHONPATH"  # the import path comes with each request
     }
     limits = [name for name in dir(resource) if name.startswith("RLIMIT_")]
     return (
-        early,
+        variables,
         os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
         os.getpriority(os.PRIO_PROCESS, 0),
         [resource.getrlimit(getattr(resource, name)) for name in limits],
     )
 
 
-_only: ForkServer | None = None
+_server: ForkServer | None = None
 _lock = threading.Lock()
 
 
 def fork_server(environment: Mapping[str, str]) -> ForkServer:
-    """The fork server of this process, started if there is none that will do."""
-    global _only
+    """Return the fork server of this process; start one if there is none with these conditions."""
+    global _server
     with _lock:
         conditions = _conditions(environment)
-        if _only is None or not _only.alive() or _only.conditions != conditions:
-            _only = ForkServer(environment, conditions)
-        return _only
+        if _server is None or not _server.alive() or _server.conditions != conditions:
+            _server = ForkServer(environment, conditions)
+        return _server
 
 
 def _forget() -> None:
-    """In a fork of this process: the fork server is the parent's."""
-    global _only, _lock
+    """In a fork of this process: drop the fork server, which belongs to the parent."""
+    global _server, _lock
     _lock = threading.Lock()
-    if _only is not None:
-        _only.close()
-    _only = None
+    if _server is not None:
+        _server.close()
+    _server = None
 
 
-def _end() -> None:
-    """At the end of this process, and waited for: what it took is counted as taken by us."""
-    if _only is not None:
-        _only.close()
+def _reap() -> None:
+    """Reap the fork server at exit so that its CPU time is charged to this process."""
+    if _server is not None:
+        _server.close()
 
 
-if forks():
+if can_fork():
     os.register_at_fork(after_in_child=_forget)
-    atexit.register(_end)
+    atexit.register(_reap)

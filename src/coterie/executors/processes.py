@@ -1,10 +1,10 @@
-"""Worker processes on this machine, one torch thread each.
+"""An executor with worker processes on this machine, one torch thread each.
 
-Every worker has a thread here that feeds it. Replies are handed on in the order of the tasks. Of
-the tasks that may start, the largest goes first, so that the workers end a round together; none
-starts further ahead of what was handed on than replies fit into `_AHEAD_BYTES`, so memory does not
-grow with the cohort. A worker that dies is replaced and its task done again: alone, in
-case it was memory that ran out. After two more deaths the client is lost.
+One thread per worker sends it tasks. Replies are yielded in the order of the tasks. The largest
+of the tasks that may start goes first, so that all workers finish a round at about the same time.
+Tasks start only so far ahead of the yielded replies that these fit into `_AHEAD_BYTES`, so that
+memory does not grow with the cohort. If a worker dies, it is replaced and its task is repeated
+while no other task runs, in case memory ran out. After two more deaths the client is lost.
 """
 
 import os
@@ -32,7 +32,7 @@ _AHEAD_MOST = 32  # tasks
 
 
 class Worker:
-    """One worker process and what it has been told."""
+    """One worker process, and what has been sent to it."""
 
     def __init__(self, spec: Spec, partition: Partition) -> None:
         self.process = launch.start({**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")})
@@ -46,7 +46,7 @@ class Worker:
         self._down: Payload | None = None
 
     def prepare(self) -> None:
-        """Introduce ourselves and wait until the worker has its data and networks."""
+        """Send the specification once, and wait until the worker has its data and networks."""
         if self._ready:
             return
         wire.send(self._to, self._hello[0], codec.encode(self._hello[1]))
@@ -68,12 +68,12 @@ class Worker:
         return wire.read_reply(*wire.receive(self._from, deadline))
 
     def kill(self) -> None:
-        """End the process at once: it never leaves a file half-written."""
+        """Kill the process; its files are written atomically, so none is left incomplete."""
         self.process.kill()
         self.process.wait()
 
     def end(self) -> None:
-        """Kill it and close its pipes; only when nobody else uses them any more."""
+        """Kill the process and close its pipes, which no other thread may be using."""
         self.kill()
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
@@ -82,7 +82,7 @@ class Worker:
 
 
 class _Gate:
-    """Lets many tasks run side by side, or one alone."""
+    """A lock that admits many tasks at once, or a single one alone."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -106,10 +106,10 @@ class _Gate:
 
 
 class _Queue:
-    """The tasks of one `run`, handed out by size and answered in order.
+    """The tasks of one `run`, given to workers by size and answered in order.
 
-    `fewest` tasks may always be under way or wait for their turn to be handed on, more where their
-    replies, about as large as their broadcast, are small.
+    At least `fewest` tasks may be running or waiting to be yielded, more if replies, which are
+    about as large as the broadcast, are small.
     """
 
     def __init__(self, tasks: Iterable[Task], fewest: int, size: Callable[[Task], int]) -> None:
@@ -117,14 +117,14 @@ class _Queue:
         self._ahead = fewest
         self._condition = threading.Condition()
         self._pending: list[tuple[int, Task]] = []
-        self._next = self._handed_on = 0
+        self._next = self._yielded = 0
         self._answers: dict[int, Reply] = {}
         self._count: int | None = None
         self._error: BaseException | None = None
         self.stopped = False
 
     def take(self) -> tuple[int, Task] | None:
-        """The largest task that is not too far ahead; None when there is none."""
+        """Return the position and task of the largest one that may start, or None at the end."""
         with self._condition:
             self._condition.wait_for(
                 lambda: self.stopped or self._fill() or self._count is not None
@@ -136,8 +136,8 @@ class _Queue:
             return largest
 
     def _fill(self) -> bool:
-        """Draw all tasks that may start by now; whether there is one."""
-        while self._count is None and self._next < self._handed_on + self._ahead:
+        """Fetch all tasks that may start by now; return whether there is one."""
+        while self._count is None and self._next < self._yielded + self._ahead:
             task = next(self._tasks, None)
             if task is None:
                 self._count = self._next
@@ -145,48 +145,52 @@ class _Queue:
                 break
             self._pending.append((self._next, task))
             self._next += 1
-            fitting = min(_AHEAD_BYTES // max(1, task.down.nbytes()), _AHEAD_MOST)
-            self._ahead = max(self._fewest, fitting)
+            affordable = min(_AHEAD_BYTES // max(1, task.down.nbytes()), _AHEAD_MOST)
+            self._ahead = max(self._fewest, affordable)
         return bool(self._pending)
 
-    def answer(self, place: int, reply: Reply) -> None:
-        """Hand in a reply."""
+    def answer(self, position: int, reply: Reply) -> None:
+        """Store the reply to the task at a position."""
         with self._condition:
-            self._answers[place] = reply
+            self._answers[position] = reply
             self._condition.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Let the reader of the replies see an error that no reply can carry."""
+        """Raise an error in the thread that reads the replies."""
         with self._condition:
             self._error = self._error or error
             self._condition.notify_all()
 
     def stop(self) -> None:
-        """Hand out nothing more."""
+        """Give no more tasks to workers."""
         with self._condition:
             self.stopped = True
             self._condition.notify_all()
 
     def replies(self) -> Iterator[Reply]:
-        """The replies in the order of the tasks."""
-        place = 0
+        """Yield the replies in the order of the tasks."""
+        position = 0
         while True:
             with self._condition:
-                while place not in self._answers and self._error is None and self._count != place:
+                while (
+                    position not in self._answers
+                    and self._error is None
+                    and self._count != position
+                ):
                     self._condition.wait(1.0)
                 if self._error is not None:
                     raise self._error
-                if self._count == place and place not in self._answers:
+                if self._count == position and position not in self._answers:
                     return
-                reply = self._answers.pop(place)
-                place += 1
-                self._handed_on = place
+                reply = self._answers.pop(position)
+                position += 1
+                self._yielded = position
                 self._condition.notify_all()
             yield reply
 
 
 class Processes:
-    """An executor over worker processes."""
+    """Runs tasks in worker processes."""
 
     def __init__(
         self,
@@ -214,11 +218,11 @@ class Processes:
             raise
 
     def clients(self) -> Sequence[ClientInfo]:
-        """Everyone in the partition."""
+        """List the clients of the partition."""
         return self._clients
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Reply]:
-        """Answer the tasks in order, side by side."""
+        """Run the tasks in parallel and yield the replies in order."""
         jobs = self._jobs = _Queue(tasks, 2 * len(self._workers), self._samples)
         self._threads = [
             threading.Thread(target=self._feed, args=(slot, jobs), daemon=True)
@@ -229,31 +233,31 @@ class Processes:
                 thread.start()
             yield from jobs.replies()
         except BaseException:
-            self._abandon()  # nobody will read the replies that are still to come
+            self._abandon()  # the remaining replies will not be read
             raise
         for thread in self._threads:
             thread.join()
 
     def close(self) -> None:
-        """End every worker; safe to call twice."""
+        """Kill every worker; safe to call twice."""
         self._abandon()
         for worker in self._workers:
             worker.end()
 
     def _abandon(self) -> None:
-        """Stop feeding and kill the workers, but keep pipes open while a thread may use them."""
+        """Stop and kill the workers, but keep their pipes open while a thread may use them."""
         if self._jobs is not None:
             self._jobs.stop()
-        with self._lifecycle:  # no thread may start a worker that would be overlooked
+        with self._lifecycle:  # no thread may start another worker from now on
             self._closed = True
             for worker in self._workers:
                 worker.kill()
         for thread in self._threads:
-            if thread.ident is not None:  # an interrupt may come before all of them are started
+            if thread.ident is not None:  # after an interrupt, some may not have been started
                 thread.join()
 
     def _samples(self, task: Task) -> int:
-        """How much work a task is."""
+        """Estimate the work of a task by its number of samples."""
         share = self._partition.train if task.op == "update" else self._partition.test
         return len(share[task.client])
 
@@ -264,53 +268,53 @@ class Processes:
     def _feed(self, slot: int, jobs: _Queue) -> None:
         try:
             while (job := jobs.take()) is not None:
-                place, task = job
-                jobs.answer(place, self._persist(slot, task))
+                position, task = job
+                jobs.answer(position, self._run_task(slot, task))
         except BaseException as error:
             jobs.fail(error)
 
-    def _persist(self, slot: int, task: Task) -> Reply:
-        """One task until it is answered, or until its workers died too often."""
+    def _run_task(self, slot: int, task: Task) -> Reply:
+        """Run one task until it is answered, or until its workers have died too often."""
         start = time.monotonic()
         for deaths in range(_RETRIES + 1):
             try:
                 with self._gate.enter(alone=deaths > 0):
                     self._workers[slot].prepare()
-                    # the start of a worker is not the client's time
+                    # the time to start a worker does not count
                     deadline = time.monotonic() + self._timeout if self._timeout > 0 else None
-                    reply = self._workers[slot].ask(task, self._broadcast(task.down), deadline)
+                    reply = self._workers[slot].ask(task, self._encode(task.down), deadline)
                 if reply.error is None or reply.error.kind != "lost" or deaths == _RETRIES:
                     return reply
-                self._renew(slot)  # memory ran out: the next try is alone, in a fresh process
+                self._replace_worker(slot)  # memory ran out: try again alone, in a new process
             except wire.Late:
-                self._renew(slot)
+                self._replace_worker(slot)
                 failure = Failure(
                     "late", f"no answer within executor.timeout = {self._timeout:g} s"
                 )
                 return Reply(task.client, error=failure, seconds=time.monotonic() - start)
             except wire.Closed:
-                code = self._renew(slot)
-        known = "unknown" if code is None else code
-        reason = f"its worker died {_RETRIES + 1} times (last exit status {known})"
+                code = self._replace_worker(slot)
+        status = "unknown" if code is None else code
+        reason = f"its worker died {_RETRIES + 1} times (last exit status {status})"
         if code == -9:
             size = len(self._partition.train[task.client])
             reason += f", as when memory runs out; the client has {size} samples"
         return Reply(task.client, error=Failure("lost", reason), seconds=time.monotonic() - start)
 
-    def _renew(self, slot: int) -> int | None:
-        """Replace a worker; the exit status of the old one, if anyone knows it."""
+    def _replace_worker(self, slot: int) -> int | None:
+        """Replace a worker; return the exit status of the old one, if it is known."""
         with self._lifecycle:
             if self._closed:
                 raise RunFailed("the executor was closed")
             status = self._workers[slot].process.poll()
             self._workers[slot].end()
-            if status is None:  # it closed its pipe a moment before it ended, or was late
+            if status is None:  # it was late, or closed its pipe just before it ended
                 status = self._workers[slot].process.returncode
             self._workers[slot] = self._start(slot)
             return status
 
-    def _broadcast(self, down: Payload) -> bytes:
-        """The bytes of a broadcast, encoded once for all workers."""
+    def _encode(self, down: Payload) -> bytes:
+        """Encode a broadcast, once for all workers."""
         with self._encoding:
             if self._encoded[0] is not down:
                 self._encoded = (down, codec.encode(down))

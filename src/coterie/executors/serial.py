@@ -1,4 +1,4 @@
-"""The reference executor: every task in this process, one after the other."""
+"""The reference executor: runs all tasks in this process, one after the other."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -17,8 +17,8 @@ class Serial:
         return self._site.partition.client_infos()
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Reply]:
-        """Answer the tasks in order."""
+        """Run the tasks in order."""
         return map(self._site.run, tasks)
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing: no process was started."""

@@ -1,6 +1,6 @@
-"""Messages between a process and its workers: a JSON head and, behind it, a bundle.
+"""Messages between the main process and its workers: a JSON header, then an encoded bundle.
 
-4 bytes head length | 8 bytes body length | head | body (coterie.core.codec)
+4 bytes header length | 8 bytes body length | header | body (coterie.core.codec)
 """
 
 import json
@@ -16,56 +16,56 @@ from coterie.core.bundle import Bundle
 from coterie.core.task import Attempt, Failure, Reply, Round, Task
 
 _PREFIX = struct.Struct("<IQ")
-_PIECE = 1 << 20
+_BUFFER = 1 << 20
 
 
 class Closed(Exception):
-    """The other end is gone."""
+    """The other end of the pipe is closed."""
 
 
 class Late(Exception):
-    """The deadline passed before a whole message came."""
+    """The deadline passed before a complete message arrived."""
 
 
-def send(handle: int, head: dict[str, Any], body: bytes = b"") -> None:
+def send(descriptor: int, head: dict[str, Any], body: bytes = b"") -> None:
     """Write one message."""
     text = json.dumps(head).encode()
     try:
         for part in (_PREFIX.pack(len(text), len(body)) + text, body):
             view = memoryview(part)
             while view:
-                view = view[os.write(handle, view) :]
+                view = view[os.write(descriptor, view) :]
     except (BrokenPipeError, OSError) as error:
         raise Closed(str(error)) from error
 
 
-def receive(handle: int, deadline: float | None = None) -> tuple[dict[str, Any], bytes]:
-    """Read one message, until the deadline (of `time.monotonic`) if there is one."""
-    head_size, body_size = _PREFIX.unpack(_exactly(handle, _PREFIX.size, deadline))
-    head = json.loads(_exactly(handle, head_size, deadline))
-    return head, _exactly(handle, body_size, deadline)
+def receive(descriptor: int, deadline: float | None = None) -> tuple[dict[str, Any], bytes]:
+    """Read one message, waiting at most until the deadline, a time of `time.monotonic`."""
+    head_size, body_size = _PREFIX.unpack(_read_exactly(descriptor, _PREFIX.size, deadline))
+    head = json.loads(_read_exactly(descriptor, head_size, deadline))
+    return head, _read_exactly(descriptor, body_size, deadline)
 
 
-def _exactly(handle: int, size: int, deadline: float | None) -> bytes:
+def _read_exactly(descriptor: int, size: int, deadline: float | None) -> bytes:
     data = bytearray()
     while len(data) < size:
         if deadline is not None:
             poll = select.poll()
-            poll.register(handle, select.POLLIN | select.POLLHUP)
+            poll.register(descriptor, select.POLLIN | select.POLLHUP)
             if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 raise Late
         try:
-            piece = os.read(handle, min(_PIECE, size - len(data)))
+            chunk = os.read(descriptor, min(_BUFFER, size - len(data)))
         except OSError as error:
             raise Closed(str(error)) from error
-        if not piece:
+        if not chunk:
             raise Closed("end of file")
-        data += piece
+        data += chunk
     return bytes(data)
 
 
 def task_head(task: Task) -> dict[str, Any]:
-    """All of a task but its payloads."""
+    """Describe a task, without its payloads, for the header of a message."""
     return {
         "kind": "task",
         "op": task.op,
@@ -78,7 +78,7 @@ def task_head(task: Task) -> dict[str, Any]:
 
 
 def read_task(head: dict[str, Any], body: bytes, down: Bundle) -> Task:
-    """The task again, with the broadcast that was sent before it."""
+    """Reconstruct a task from its message and the broadcast that was sent before it."""
     attempt = head["attempt"]
     return Task(
         op=head["op"],
@@ -92,7 +92,7 @@ def read_task(head: dict[str, Any], body: bytes, down: Bundle) -> Task:
 
 
 def reply_head(reply: Reply) -> dict[str, Any]:
-    """All of a reply but its payload."""
+    """Describe a reply, without its payload, for the header of a message."""
     return {
         "kind": "reply",
         "client": reply.client,
@@ -105,7 +105,7 @@ def reply_head(reply: Reply) -> dict[str, Any]:
 
 
 def read_reply(head: dict[str, Any], body: bytes) -> Reply:
-    """The reply again."""
+    """Reconstruct a reply from its message."""
     return Reply(
         client=head["client"],
         up=codec.decode(body),

@@ -1,7 +1,7 @@
-"""A worker process, controlled over its pipes: forked by the fork server, or `python -m`.
+"""A worker process, controlled over pipes; started by the fork server or by `python -m`.
 
-It inherits no lock that is held, imports no main script, and ends the moment its input closes,
-even in the middle of a task: whoever started it is gone then, and no file is ever half-written.
+It inherits no locked lock and does not import the main script. It exits as soon as its input
+closes, even during a task: the main process has ended then, and files are written atomically.
 """
 
 import os
@@ -22,25 +22,25 @@ from coterie.executors import wire
 Message = tuple[dict[str, Any], bytes]
 
 
-def _listen(handle: int, inbox: "queue.SimpleQueue[Message]") -> None:
+def _listen(descriptor: int, inbox: "queue.SimpleQueue[Message]") -> None:
     while True:
         try:
-            inbox.put(wire.receive(handle))
+            inbox.put(wire.receive(descriptor))
         except wire.Closed:
             os._exit(0)
 
 
-def _site(head: dict[str, Any], body: bytes) -> Site:
+def _build_site(head: dict[str, Any], body: bytes) -> Site:
     arrays = {name: tensor.numpy() for name, tensor in codec.decode(body)["partition"].items()}
     return Site(Spec.from_json(head["spec"]), Partition.unpack(arrays, tuple(head["names"])))
 
 
 def serve(source: int, sink: int) -> None:
-    """Build the site that the first message describes, then answer tasks one by one."""
+    """Build the site that the first message specifies, then run tasks one by one."""
     inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(source, inbox), daemon=True).start()
     try:
-        site = _site(*inbox.get())
+        site = _build_site(*inbox.get())
     except Exception as error:
         wire.send(sink, {"kind": "failed", "reason": f"{type(error).__name__}: {error}"})
         return
@@ -61,7 +61,7 @@ def serve(source: int, sink: int) -> None:
 
 
 def main() -> None:
-    """Take the pipes for messages; what user code prints goes to standard error."""
+    """Use stdin and stdout for messages; what user code prints goes to stderr."""
     source, sink = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

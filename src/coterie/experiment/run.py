@@ -116,10 +116,10 @@ def execute(
     folder = folder or default_folder(config.name)
     with exact.exact_arithmetic():
         experiment = prepare(config, folder, given)
-        if folder.is_dir() and not rundir.used(folder) and rundir.foreign(folder):
+        if folder.is_dir() and not rundir.is_used(folder) and rundir.has_foreign_files(folder):
             raise ConfigError(f"{folder} is not empty and holds no run; choose another --out")
         with rundir.RunLock(folder):
-            if rundir.used(folder) and not resume:
+            if rundir.is_used(folder) and not resume:
                 raise ConfigError(
                     f"{folder} holds a run already; add --resume to go on with it, or choose "
                     "another --out"
@@ -187,7 +187,7 @@ def _begin(experiment: Experiment, folder: Path) -> None:
 def _standing(plan: Plan, allow_inexact: bool, recorders: Recorders) -> Standing | None:
     """Where an earlier attempt left the run; what it did not commit is forgotten."""
     store, metrics = plan.checkpoints(), plan.metrics()
-    found = store.newest()
+    found = store.load_newest()
     if found is None:
         metrics.truncate(0)
         return None

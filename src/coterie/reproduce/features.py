@@ -137,7 +137,7 @@ def local_models(
 
 def _trained(experiment: Experiment, folder: Path, client: int) -> Tensors:
     """What a client makes of the final global model in a round like the last."""
-    kept = CheckpointStore(folder).newest()
+    kept = CheckpointStore(folder).load_newest()
     if kept is None:
         raise RunFailed(f"{folder} holds no checkpoint")
     stages, clients = experiment.parts.stages(METHOD), len(experiment.partition.clients)

@@ -184,7 +184,7 @@ def _kept(folder: Path) -> Sequence[RoundEvent]:
 
 
 def _refuse_unfinished(trial: Trial) -> None:
-    if rundir.used(trial.folder) and not trial.kept:
+    if rundir.is_used(trial.folder) and not trial.kept:
         raise ConfigError(f"{trial.folder} holds an unfinished run; add --resume to go on")
 
 

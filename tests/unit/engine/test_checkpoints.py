@@ -43,12 +43,12 @@ def finish(run: Path, round: int, state: Bundle | None = None, keep: int = 2) ->
         metrics_sha256=sha256,
         environment={"torch": "9"},
     )
-    store.commit(store.adopt(state or server(round)), position)
+    store.commit(store.adopt_blobs(state or server(round)), position)
     return store
 
 
 def newest_round(run: Path) -> int:
-    found = CheckpointStore(run).newest()
+    found = CheckpointStore(run).load_newest()
     assert found is not None
     assert found[0]["model"]["w"].tolist() == [float(found[1].round)] * 3
     return found[1].round
@@ -68,12 +68,12 @@ def run(tmp_path: Path) -> Path:
 
 def test_an_empty_run(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
-    assert store.newest() is None
+    assert store.load_newest() is None
     assert store.rounds() == []
 
 
 def test_a_checkpoint_comes_back(run: Path) -> None:
-    state, position, complaints = CheckpointStore(run).newest()
+    state, position, complaints = CheckpointStore(run).load_newest()
     assert state.digest() == server(1).digest()
     assert complaints == []
     assert (position.round, position.skipped, position.finished) == (1, 1, False)
@@ -97,9 +97,9 @@ def test_only_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
 
 def test_committing_a_round_again_replaces_it(run: Path) -> None:
     store = CheckpointStore(run)
-    _, position, _ = store.newest()
+    _, position, _ = store.load_newest()
     store.commit(server(1), replace(position, finished=True))
-    assert store.newest()[1].finished
+    assert store.load_newest()[1].finished
     assert store.rounds() == [0, 1]
 
 
@@ -131,7 +131,7 @@ def test_a_damaged_file_leads_to_the_checkpoint_before(
     run: Path, name: str, damage: Callable[[Path], Any]
 ) -> None:
     damage(place(run, 1) / name)
-    state, position, complaints = CheckpointStore(run).newest()
+    state, position, complaints = CheckpointStore(run).load_newest()
     assert (position.round, state.digest()) == (0, server(0).digest())
     assert len(complaints) == 1
     assert "round_000001" in complaints[0]
@@ -174,14 +174,14 @@ def test_lines_after_the_commit_do_no_harm(run: Path) -> None:
 def test_none_whole_is_an_error(run: Path) -> None:
     for round in (0, 1):
         (place(run, round) / "manifest.json").unlink()
-    with pytest.raises(CheckpointError, match=r"no checkpoint in .* is whole .*start again"):
-        CheckpointStore(run).newest()
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* is valid .*start again"):
+        CheckpointStore(run).load_newest()
 
 
 def test_without_metrics_nothing_is_whole(run: Path) -> None:
     (run / "metrics.jsonl").unlink()
-    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is not what was committed"):
-        CheckpointStore(run).newest()
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl has changed since it was committed"):
+        CheckpointStore(run).load_newest()
 
 
 def test_half_written_and_foreign_folders_are_no_checkpoints(run: Path) -> None:
@@ -211,26 +211,27 @@ def held(run: Path) -> set[str]:
 def test_blobs_are_adopted(run: Path) -> None:
     spooled = blob_state(run, 2, 1.0)
     finish(run, 2, spooled)
-    state, _, _ = CheckpointStore(run).newest()
+    state, _, _ = CheckpointStore(run).load_newest()
     blob = state.blobs["features"]
     assert blob.path == run / "blobs" / blob.sha256
     assert not spooled.blobs["features"].path.exists()
     assert np.array_equal(blob.open(), np.ones((2, 3)))
-    assert CheckpointStore(run).adopt(state).blobs == state.blobs
+    assert CheckpointStore(run).adopt_blobs(state).blobs == state.blobs
 
 
 def test_equal_blobs_are_one_file(run: Path) -> None:
     store = CheckpointStore(run)
     one, other = blob_state(run, 2, 1.0), blob_state(run, 3, 1.0)
     both = Bundle({}, {}, {"one": one.blobs["features"], "same": one.blobs["features"]})
-    assert len({blob.path for blob in store.adopt(both).blobs.values()}) == 1
-    assert store.adopt(other).blobs["features"].is_intact()
+    assert len({blob.path for blob in store.adopt_blobs(both).blobs.values()}) == 1
+    assert store.adopt_blobs(other).blobs["features"].is_intact()
     assert len(held(run)) == 1
 
 
 def test_blobs_go_with_the_last_checkpoint_that_names_them(run: Path) -> None:
     names = [
-        finish(run, t, blob_state(run, t, t)).newest()[0].blobs["features"].sha256 for t in (2, 3)
+        finish(run, t, blob_state(run, t, t)).load_newest()[0].blobs["features"].sha256
+        for t in (2, 3)
     ]
     assert held(run) == set(names)
     finish(run, 4, blob_state(run, 4, 3.0))
@@ -242,16 +243,17 @@ def test_blobs_go_with_the_last_checkpoint_that_names_them(run: Path) -> None:
 
 
 def test_blobs_that_nobody_needs_are_tidied_up(run: Path) -> None:
-    kept = finish(run, 2, blob_state(run, 2, 1.0)).newest()[0].blobs["features"].sha256
+    kept = finish(run, 2, blob_state(run, 2, 1.0)).load_newest()[0].blobs["features"].sha256
     store = CheckpointStore(run)
-    older, newer = (store.adopt(blob_state(run, t, t)) for t in (3, 4))
+    older, newer = (store.adopt_blobs(blob_state(run, t, t)) for t in (3, 4))
     names = [state.blobs["features"].sha256 for state in (older, newer)]
     assert held(run) == {kept, *names}
-    store.tidy(newer)
+    store.remove_unused_blobs(newer)
     assert held(run) == {kept, names[1]}
-    store.tidy(Bundle())
+    store.remove_unused_blobs(Bundle())
     assert held(run) == {kept}
-    store.tidy(Bundle(blobs=newer.blobs))  # there is nothing to remove, and nothing is missed
+    # there is nothing to remove, and nothing is missed
+    store.remove_unused_blobs(Bundle(blobs=newer.blobs))
     assert held(run) == {kept}
 
 
@@ -350,7 +352,7 @@ class TornFile:
 def commit_on_a_disk_with(run: Path, operations: int) -> bool:
     """Whether a commit of round 2 got through with so many operations."""
     store = CheckpointStore(run)
-    _, position, _ = store.newest()
+    _, position, _ = store.load_newest()
     with pytest.MonkeyPatch.context() as patch:
         FullDisk(patch, operations)
         try:
@@ -367,7 +369,7 @@ def test_a_full_disk_at_any_moment_of_a_commit(run: Path) -> None:
     while not commit_on_a_disk_with(run, operations):
         assert not list((run / "checkpoints").glob("*.tmp"))
         assert (place(run, 1) / "manifest.json").exists()
-        state, position, complaints = CheckpointStore(run).newest()
+        state, position, complaints = CheckpointStore(run).load_newest()
         assert state.digest() == server(position.round).digest()
         assert position.round in (1, 2)
         assert complaints == []
@@ -382,6 +384,6 @@ def test_a_full_disk_while_a_blob_is_adopted(run: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             FullDisk(patch, operations)
             with pytest.raises(CheckpointError, match="No space left"):
-                CheckpointStore(run).adopt(state)
+                CheckpointStore(run).adopt_blobs(state)
         assert state.blobs["features"].is_intact()
-    assert CheckpointStore(run).adopt(state).blobs["features"].is_intact()
+    assert CheckpointStore(run).adopt_blobs(state).blobs["features"].is_intact()

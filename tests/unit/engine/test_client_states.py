@@ -164,9 +164,9 @@ def test_no_problem_with_what_was_saved(store: StateStore) -> None:
     store.save(0, 1, Attempt(), state(1))
     store.save(0, 2, Attempt(1, 0, (1,)), state(2))
     digests = {round: state(round).digest() for round in (1, 2)}
-    assert store.problem({}, last=2) is None
-    assert store.problem({0: (1, digests[1])}, last=1) is None
-    assert store.problem({0: (2, digests[2])}, last=2) is None
+    assert store.find_problem({}, last=2) is None
+    assert store.find_problem({0: (1, digests[1])}, last=1) is None
+    assert store.find_problem({0: (2, digests[2])}, last=2) is None
 
 
 def test_problems_are_noticed(store: StateStore) -> None:
@@ -174,21 +174,20 @@ def test_problems_are_noticed(store: StateStore) -> None:
     expected = {0: (1, state(1).digest())}
     path = store.folder / "0" / "000001.1.safetensors"
     whole = path.read_bytes()
-    assert "has no state of round 2" in store.problem({0: (2, state(1).digest())}, last=2)
-    assert "has no state of round 1" in store.problem({**expected, 4: (1, "")}, last=1)
-    assert "does not have the digest" in store.problem({0: (1, state(2).digest())}, last=1)
+    assert "has no state of round 2" in store.find_problem({0: (2, state(1).digest())}, last=2)
+    assert "has no state of round 1" in store.find_problem({**expected, 4: (1, "")}, last=1)
+    assert "does not have the digest" in store.find_problem({0: (1, state(2).digest())}, last=1)
     for position in range(0, len(whole)):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        assert (
-            store.problem(expected, last=1) is not None or whole[position : position + 1].isspace()
-        )
+        problem = store.find_problem(expected, last=1)
+        assert problem is not None or whole[position : position + 1].isspace()
     for damaged in (b"", whole[:-1], whole + b"\0"):
         path.write_bytes(damaged)
-        assert store.problem(expected, last=1) is not None
+        assert store.find_problem(expected, last=1) is not None
     path.unlink()
-    assert "has no state of round 1" in store.problem(expected, last=1)
+    assert "has no state of round 1" in store.find_problem(expected, last=1)
     path.mkdir()
-    assert store.problem(expected, last=1) is not None
+    assert store.find_problem(expected, last=1) is not None
 
 
 def test_a_full_disk_leaves_the_old_version_and_no_rest(
@@ -219,5 +218,5 @@ def test_a_state_whose_reply_was_lost_does_not_break_the_checkpoints(store: Stat
     told = {0: (3, state(3).digest())}  # the reply of round 4 never came, its state was saved
     store.save(0, 4, Attempt(1, 0, (3,)), state(4))
     store.save(0, 5, Attempt(1, 0, (4,)), state(5))
-    assert store.problem(told, last=4) is None
+    assert store.find_problem(told, last=4) is None
     assert store.load(0, below=5).digest() == state(4).digest()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coterie.core.errors import CheckpointError, ConfigError
-from coterie.engine.rundir import RunLock, clean, next_attempt, used
+from coterie.engine.rundir import RunLock, clean, is_used, next_attempt
 
 HOLD = (
     "import sys; from pathlib import Path; from coterie.engine.rundir import RunLock; "
@@ -111,11 +111,11 @@ def test_clean_removes_what_is_half_done_and_nothing_else(tmp_path: Path) -> Non
 
 
 def test_used(tmp_path: Path) -> None:
-    assert not used(tmp_path / "missing")
+    assert not is_used(tmp_path / "missing")
     with RunLock(tmp_path):
         next_attempt(tmp_path)
-    assert not used(tmp_path)
+    assert not is_used(tmp_path)
     for name in ("config.toml", "metrics.jsonl", "checkpoints"):
         (tmp_path / name).mkdir()
-        assert used(tmp_path)
+        assert is_used(tmp_path)
         (tmp_path / name).rmdir()

@@ -24,7 +24,7 @@ from coterie.executors.processes import Worker
 from coterie.experiment.config import resolve
 from coterie.experiment.prepare import prepare
 
-pytestmark = pytest.mark.skipif(not launch.forks(), reason="workers are not forked here")
+pytestmark = pytest.mark.skipif(not launch.can_fork(), reason="workers are not forked here")
 
 # a module whose import tells, by failing, what it finds around it
 PROBE = """
@@ -48,7 +48,7 @@ MAIN = """
 import os, sys
 from coterie.executors import launch
 children = [launch.start(dict(os.environ)) for _ in range(2)]
-print(launch._only.pid, *(child.pid for child in children), flush=True)
+print(launch._server.pid, *(child.pid for child in children), flush=True)
 sys.stdin.read()
 """
 
@@ -114,7 +114,7 @@ def pipes(pid: int) -> set[str]:
 def test_all_workers_are_forked_from_one_fork_server(start: Callable[[], launch.Child]) -> None:
     children = [start() for _ in range(3)]
     (fork_server,) = {parent(child.pid) for child in children}
-    assert launch._only is not None and fork_server == launch._only.pid
+    assert launch._server is not None and fork_server == launch._server.pid
     assert parent(fork_server) == os.getpid()
     assert os.getsid(fork_server) == fork_server  # Ctrl-C does not reach it
     assert len(list(Path(f"/proc/{fork_server}/task").iterdir())) == 1  # a fork would lose a thread
@@ -153,13 +153,13 @@ def test_a_process_keeps_its_number_until_its_status_was_asked_for(
 
 def test_no_process_holds_a_pipe_of_another(start: Callable[[], launch.Child]) -> None:
     children = [start() for _ in range(3)]
-    assert launch._only is not None
+    assert launch._server is not None
     assert soon(lambda: all(len(pipes(child.pid)) == 2 for child in children))
     held = [pipes(child.pid) for child in children]
     assert len(set.union(*held)) == 6
-    (link,) = pipes(launch._only.pid)
+    (link,) = pipes(launch._server.pid)
     assert link.startswith("socket:")
-    assert not pipes(launch._only.pid) & set.union(*held)
+    assert not pipes(launch._server.pid) & set.union(*held)
 
 
 def probe(toy_data: Path, folder: Path) -> dict[str, Any]:
@@ -206,11 +206,11 @@ def test_environment_folder_and_import_path_are_those_of_the_request(
 
 
 @pytest.mark.parametrize("handles", [True, False], ids=["pidfd", "number"])
-def test_when_the_nursery_was_killed_its_workers_are_still_ended_and_the_next_is_new(
+def test_when_the_fork_server_was_killed_its_workers_are_still_ended_and_the_next_is_new(
     handles: bool, monkeypatch: pytest.MonkeyPatch, start: Callable[[], launch.Child]
 ) -> None:
     if not handles:
-        monkeypatch.setattr(launch, "_open_process", lambda pid: None)
+        monkeypatch.setattr(launch, "_open_pidfd", lambda pid: None)
     dead, alive = start(), start()
     assert soon(lambda: os.getsid(alive.pid) == alive.pid)
     before = parent(alive.pid)
@@ -234,13 +234,13 @@ def test_when_the_nursery_was_killed_its_workers_are_still_ended_and_the_next_is
 def test_a_lost_status_is_reported_as_unknown(
     toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = launch.Child._ask
+    real = launch.Child._update_status
 
     def forgetful(child: launch.Child, block: bool) -> None:
         real(child, block)
         child.returncode = None
 
-    monkeypatch.setattr(launch.Child, "_ask", forgetful)
+    monkeypatch.setattr(launch.Child, "_update_status", forgetful)
     changes: dict[str, Any] = {
         "run": {"rounds": 1},
         "method": {"name": "toy_methods:Faulty", "fault": "die", "clients": [2]},
@@ -251,7 +251,7 @@ def test_a_lost_status_is_reported_as_unknown(
     assert line["lost"] == {"2": "lost: its worker died 3 times (last exit status unknown)"}
 
 
-def test_a_fork_of_the_main_process_leaves_its_nursery_alone(
+def test_a_fork_of_the_main_process_leaves_its_fork_server_alone(
     start: Callable[[], launch.Child],
 ) -> None:
     child = start()
@@ -263,7 +263,7 @@ def test_a_fork_of_the_main_process_leaves_its_nursery_alone(
         own = parent(other.pid) not in (before, os.getpid())
         other.kill()
         other.wait()
-        launch._end()
+        launch._reap()
         return own and other.returncode == -9 and child.poll() is None
 
     pid = os.fork()
@@ -298,7 +298,7 @@ def test_threads_may_start_and_end_workers_side_by_side(start: Callable[[], laun
     assert statuses == [-9] * 18
 
 
-def test_a_variable_that_is_read_at_the_start_of_a_process_makes_another_nursery(
+def test_a_variable_that_is_read_at_the_start_of_a_process_makes_another_fork_server(
     start: Callable[[], launch.Child],
 ) -> None:
     child = start()
@@ -336,10 +336,10 @@ def test_an_interrupt_leaves_no_answer_to_be_taken_for_another(
     theirs.close()
 
 
-def test_a_nursery_that_cannot_start_says_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_only", None)
+def test_a_fork_server_that_cannot_start_says_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_server", None)
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(RunFailed, match=r"no worker can be started: their fork server .* status 1"):
+    with pytest.raises(RunFailed, match=r"no worker can be started: the fork server .* status 1"):
         launch.start(environment())
 
 
@@ -358,7 +358,7 @@ def test_nobody_outlives_a_main_process_that_is_killed() -> None:
     assert soon(lambda: all(state(pid) in ("", "Z") for pid in pids), 5.0)
 
 
-def test_a_nursery_that_still_imports_ends_with_the_main_process() -> None:
+def test_a_fork_server_that_still_imports_ends_with_the_main_process() -> None:
     with main_process() as process:
         tasks = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         assert soon(lambda: bool(tasks.read_text().strip()))
@@ -371,7 +371,7 @@ def test_a_nursery_that_still_imports_ends_with_the_main_process() -> None:
 def test_where_nothing_can_be_forked_a_worker_is_a_process_from_scratch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(launch, "forks", lambda: False)
+    monkeypatch.setattr(launch, "can_fork", lambda: False)
     child = launch.start(environment())
     assert isinstance(child, subprocess.Popen)
     assert child.poll() is None
