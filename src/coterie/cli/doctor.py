@@ -1,4 +1,4 @@
-"""`coterie doctor`: what this machine offers, and whether Coterie works on it."""
+"""`coterie doctor`: describe this machine, and check that Coterie works on it."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ _PACKAGES = ("torch", "numpy", "safetensors", "scikit-learn", "pydantic", "typer
 
 
 def doctor() -> None:
-    """Check versions, devices, kernels, memory, cache, and that two executors agree."""
+    """Show versions, devices, kernels, memory and cache; check that two executors agree."""
     import torch
 
     import coterie
@@ -38,7 +38,7 @@ def doctor() -> None:
     cache = default_cache()
     _line("cache", f"{cache}, {_room(cache)}")
     _line("runs", f"{Path('runs').absolute()}, {_room(Path('runs').absolute())}")
-    _line("executors", f"serial = processes, {_agreement():.1f} s")
+    _line("executors", f"serial = processes, {_check_agreement():.1f} s")
 
 
 def _line(name: str, value: str) -> None:
@@ -46,7 +46,7 @@ def _line(name: str, value: str) -> None:
 
 
 def _room(path: Path) -> str:
-    """Free space and whether the folder can be written, without creating it."""
+    """Describe the free space and whether the folder is writable, without creating it."""
     while not path.exists():
         path = path.parent
     free = shutil.disk_usage(path).free / 2**30
@@ -54,8 +54,8 @@ def _room(path: Path) -> str:
     return f"{writable}, {free:.1f} GiB free"
 
 
-def _agreement() -> float:
-    """Run one round in this process and in workers: the digests must be equal."""
+def _check_agreement() -> float:
+    """Run one round serially and in workers, compare the digests, and return the seconds."""
     from coterie.experiment.run import run
 
     start = time.perf_counter()
@@ -74,5 +74,5 @@ def _agreement() -> float:
                 raise RunFailed(f"the {kind} executor does not work here: {error}") from error
             digests.add(result.history[-1].digest)
     if len(digests) != 1:
-        raise RunFailed("serial and processes gave different bits on this machine")
+        raise RunFailed("serial and processes gave different results on this machine")
     return time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""`coterie download`: fetch the official files of a data set."""
+"""`coterie download`: download the official files of a data set."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,10 +12,10 @@ def download(
     ],
     root: Annotated[
         Path | None,
-        typer.Option(help="The folder to put it in. Default: $COTERIE_DATA, else ./data."),
+        typer.Option(help="The target folder. Default: $COTERIE_DATA, else ./data."),
     ] = None,
 ) -> None:
-    """Fetch a data set from its official address, checked against a pinned SHA-256."""
+    """Download a data set from its official URL and check its SHA-256."""
     from coterie.data.download import fetch
     from coterie.data.formats import locate
 

@@ -1,4 +1,4 @@
-"""`coterie list`: what can be named in a configuration. Imports nothing that it lists."""
+"""`coterie list`: the names that a configuration may use; imports nothing that it lists."""
 
 import ast
 import json
@@ -28,19 +28,19 @@ _KINDS = (*_FOLDERS, "configs", "recipes")
 
 
 def entries(kind: str) -> dict[str, str]:
-    """The names of a kind with a line about each."""
+    """List the names of a kind with a line about each."""
     if kind in ("configs", "recipes"):
         root = _PACKAGE / kind
         files = {str(f.relative_to(root).with_suffix("")): f for f in root.rglob("*.toml")}
         return {name: _first_line(files[name]) for name in sorted(files)}
     folder = _FOLDERS[kind]
-    found = {}
+    lines = {}
     for name in registry.names(folder):
         tree = ast.parse((_PACKAGE / folder / f"{name.replace('-', '_')}.py").read_text())
-        found[name] = (ast.get_docstring(tree) or "").splitlines()[0]
+        lines[name] = (ast.get_docstring(tree) or "").splitlines()[0]
     if kind == "evaluators":
-        found |= {name: _describe_alias(entry) for name, entry in ALIASES.items()}
-    return dict(sorted(found.items()))
+        lines |= {name: _describe_alias(entry) for name, entry in ALIASES.items()}
+    return dict(sorted(lines.items()))
 
 
 def show(
@@ -54,14 +54,14 @@ def show(
         raise ConfigError(f"there is nothing called {kind!r} to list{hint}")
     chosen = [kind] if kind else [k for k in _KINDS if entries(k)]
     if not sys.stdout.isatty():
-        for one in chosen:
-            for name in entries(one):
+        for category in chosen:
+            for name in entries(category):
                 typer.echo(name)
         return
     console = Console()
-    for one in chosen:
-        table = Table("name", "what it is", title=one, title_justify="left", expand=False)
-        for name, line in entries(one).items():
+    for category in chosen:
+        table = Table("name", "what it is", title=category, title_justify="left", expand=False)
+        for name, line in entries(category).items():
             table.add_row(name, line)
         console.print(table)
 

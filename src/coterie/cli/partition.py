@@ -1,4 +1,4 @@
-"""`coterie partition`: who would hold what, in text and as a page; trains and records nothing."""
+"""`coterie partition`: show the partition as text and as a page, without training."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from coterie.cli.run import split
+from coterie.cli.run import split_arguments
 from coterie.core.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _HELP = "A configuration (a path or a name of `coterie list configs`), then tabl
 _CLIENTS, _CLASSES = 20, 14  # rows and columns of the text table
 _NAME = 16
 _MEANINGS = {
-    "beta_cib": "class imbalance in bits, 0: every client has all classes alike",
+    "beta_cib": "class imbalance in bits, 0: all classes are equally frequent everywhere",
     "beta_hetero_pairs": "mean KL divergence between clients in bits, over M (M - 1) pairs",
     "beta_hetero_tables": "the same divided by M^2, as in MFCL's printed tables",
     "jensen_shannon": "mean divergence of a client from the whole in bits, 0 to 1",
@@ -34,23 +34,23 @@ def partition(
         list[str] | None, typer.Argument(metavar="[CONFIG] [KEY=VALUE]...", help=_HELP)
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Draw it on a page too: FILE.html, which needs no network.")
+        Path | None, typer.Option(help="Also write a page: FILE.html, which needs no network.")
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
-    """Show who holds what, and how much the clients differ, without training."""
+    """Show the samples of each client, and how much the clients differ, without training."""
     from coterie.data.heterogeneity import measure
     from coterie.experiment.config import load
     from coterie.experiment.prepare import prepare
     from coterie.experiment.tables import parse_overrides
 
-    source, overrides = split(arguments or [])
+    source, overrides = split_arguments(arguments or [])
     config = load(source, parse_overrides(overrides))
     experiment = prepare(config, Path("runs"))
     shares, dataset = experiment.partition, experiment.dataset
     table = shares.class_table(dataset.y_train, dataset.classes)
     values = measure(table)
-    if out is not None:  # first, so that it is there though a reader such as `head` stops early
+    if out is not None:  # first, since a reader such as `head` may stop early
         write(out, page(experiment, table, values))
     for line in (*facts(experiment), "", *rows(experiment, table), "", *meanings(values)):
         typer.echo(line)
@@ -59,7 +59,7 @@ def partition(
 
 
 def facts(experiment: "Experiment") -> Iterator[str]:
-    """What was divided how, and what was left over."""
+    """Describe the partition, its sizes, and samples that no client has."""
     shares, dataset, tables = experiment.partition, experiment.dataset, experiment.config.tables
     sizes = list(shares.sizes().values())
     settings = {key: value for key, value in tables["partition"].items() if key != "kind"}
@@ -75,7 +75,7 @@ def facts(experiment: "Experiment") -> Iterator[str]:
     tests = [len(test) for test in shares.test.values()]
     yield f"{sum(tests):,} test samples: {min(tests):,} to {max(tests):,} each"
     if over := len(dataset.y_train) - sum(sizes):
-        yield f"{over:,} training samples are dealt to nobody"
+        yield f"{over:,} training samples are not assigned to any client"
     by_group = tables["partition"]["kind"] == "by-group" and not experiment.config.method.pooled
     if dataset.groups and by_group and (out := len(dataset.groups.names) - len(sizes)):
         least = experiment.config.partition.min_samples
@@ -83,21 +83,21 @@ def facts(experiment: "Experiment") -> Iterator[str]:
 
 
 def rows(experiment: "Experiment", table: np.ndarray) -> Iterator[str]:
-    """The table of clients and classes, as much of it as is readable."""
-    from coterie.core.formatting import counted, shorten
+    """Tabulate samples by client and class, as far as it is readable."""
+    from coterie.core.formatting import counted, short
 
     shares = experiment.partition
     classes = min(table.shape[1], _CLASSES)
     cut = ["..."] if table.shape[1] > _CLASSES else []
-    words = {client: shift.describe() for client, shift in shares.shifts.items()}
-    lines = [["client", "train", "test", *map(str, range(classes)), *cut, *["shift"][: len(words)]]]
+    notes = {client: shift.describe() for client, shift in shares.shifts.items()}
+    lines = [["client", "train", "test", *map(str, range(classes)), *cut, *["shift"][: len(notes)]]]
     shown = list(zip(shares.clients, shares.names, table, strict=True))[:_CLIENTS]
     for client, name, counts in shown:
-        held = [str(count) if count else "." for count in counts[:classes]]
+        cells = [str(count) if count else "." for count in counts[:classes]]
         sizes = [str(counts.sum()), str(len(shares.test[client]))]
-        shift = [words.get(client, "")] if words else []
-        lines.append([shorten(name, _NAME), *sizes, *held, *cut, *shift])
-    yield from aligned(lines, last_left=bool(words))
+        shift = [notes.get(client, "")] if notes else []
+        lines.append([short(name, _NAME), *sizes, *cells, *cut, *shift])
+    yield from aligned(lines, last_left=bool(notes))
     left = [
         counted(total - limit, what)
         for total, limit, what in (
@@ -107,12 +107,12 @@ def rows(experiment: "Experiment", table: np.ndarray) -> Iterator[str]:
         if total > limit
     ]
     if left:
-        said = " and ".join(left).replace("classs", "classes")
-        yield f"{said} not shown here; --out FILE.html draws all classes and up to 60 clients"
+        hidden = " and ".join(left).replace("classs", "classes")
+        yield f"{hidden} not shown here; --out FILE.html draws all classes and up to 60 clients"
 
 
 def aligned(lines: Sequence[Sequence[str]], last_left: bool = False) -> Iterator[str]:
-    """Columns of text: names on the left, then numbers, then words if the last column is such."""
+    """Align columns: names on the left, then numbers; `last_left` for text in the last column."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = [line[0].ljust(widths[0])]
@@ -123,7 +123,7 @@ def aligned(lines: Sequence[Sequence[str]], last_left: bool = False) -> Iterator
 
 
 def meanings(values: Mapping[str, float]) -> Iterator[str]:
-    """The measures with a few words about each."""
+    """List the measures, each with its meaning."""
     yield "how much the clients differ"
     width = max(map(len, values))
     for name, value in values.items():
@@ -131,7 +131,7 @@ def meanings(values: Mapping[str, float]) -> Iterator[str]:
 
 
 def page(experiment: "Experiment", table: np.ndarray, values: Mapping[str, float]) -> str:
-    """One HTML file with the heat map, the sizes and the measures."""
+    """Make one HTML file with the heat map, the sizes and the measures."""
     from coterie.report import page as pieces
     from coterie.report import tables
     from coterie.report.partition_chart import partition as draw
@@ -145,7 +145,7 @@ def page(experiment: "Experiment", table: np.ndarray, values: Mapping[str, float
     chart = draw(holders, table.shape[1])
     settings = experiment.config.tables["partition"]
     title = f"{settings['kind']} of {experiment.dataset.name}"
-    told = [(name, f"{value:.4f}", _MEANINGS.get(name, "")) for name, value in values.items()]
+    measured = [(name, f"{value:.4f}", _MEANINGS.get(name, "")) for name, value in values.items()]
     shifts = [(shares.names[c], shift.describe()) for c, shift in shares.shifts.items()]
     body = "\n".join(
         (
@@ -154,7 +154,7 @@ def page(experiment: "Experiment", table: np.ndarray, values: Mapping[str, float
             "<h2>Partition</h2>",
             pieces.figure(chart) if chart else "",
             "<h2>How much the clients differ</h2>",
-            tables.table(told, number=1),
+            tables.table(measured, number=1),
             "<h2>Shifts</h2>" + tables.table(shifts, ("client", "shift")) if shifts else "",
         )
     )
@@ -162,7 +162,7 @@ def page(experiment: "Experiment", table: np.ndarray, values: Mapping[str, float
 
 
 def write(out: Path, text: str) -> None:
-    """Write the page, whole or not at all."""
+    """Write the page atomically."""
     beside = out.with_name(f".{out.name}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

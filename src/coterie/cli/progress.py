@@ -20,21 +20,21 @@ _SHOWN = (("loss", "train_loss"), ("loss", "server_loss"), ("accuracy", "accurac
 
 
 def megabytes(count: float) -> str:
-    """Bytes in words."""
+    """Write a number of bytes as kB or MB."""
     if count < _MEGABYTE / 10:
         return f"{count / 1e3:.1f} kB"
     return f"{count / _MEGABYTE:,.1f} MB"
 
 
 def clock(seconds: float) -> str:
-    """Seconds as h:mm:ss or m:ss."""
+    """Write seconds as h:mm:ss or m:ss."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 class Display:
-    """Shows round, loss, accuracy, clients done, MB sent and time left."""
+    """A recorder that shows round, loss, accuracy, clients done, bytes sent and time left."""
 
     def __init__(self, console: Console, opening: Sequence[str] = (), debug: bool = False) -> None:
         self._console, self._opening, self._debug = console, opening, debug
@@ -45,11 +45,11 @@ class Display:
             TextColumn("round"),
             MofNCompleteColumn(),
             *bar,
-            TextColumn("{task.fields[clients]}  {task.fields[words]}"),
+            TextColumn("{task.fields[clients]}  {task.fields[status]}"),
             console=console,
             transient=True,
         )
-        self._bar = self._progress.add_task("", total=None, clients="starting", words="")
+        self._bar = self._progress.add_task("", total=None, clients="starting", status="")
 
     def __enter__(self) -> "Display":
         if self._live:
@@ -66,12 +66,12 @@ class Display:
             self._progress.stop()
 
     def __call__(self, event: Event) -> None:
-        """Take one event of the run."""
+        """Handle one event of the run."""
         if isinstance(event, ClientEvent):
             self._total = event.total
             if self._live:
-                words = f"{event.done}/{event.cohort} clients"
-                self._progress.update(self._bar, total=event.total, clients=words)
+                clients = f"{event.done}/{event.cohort} clients"
+                self._progress.update(self._bar, total=event.total, clients=clients)
         elif isinstance(event, StartEvent):
             self._start(event)
         elif isinstance(event, NoteEvent):
@@ -82,36 +82,35 @@ class Display:
             self._round(event)
 
     def _say(self, text: str, style: str = "") -> None:
-        """Print text as it is: brackets in it are no markup."""
+        """Print text literally: brackets in it are not markup."""
         self._console.print(text, style=style, highlight=False, markup=False)
 
     def _start(self, event: StartEvent) -> None:
         self._total = event.total
         for line in self._opening:
             self._say(line)
-        place = f"from round {event.first + 1}" if event.first else f"{event.total} rounds"
-        self._say(f"{event.clients} clients, {place} -> {event.folder}")
+        rounds = f"from round {event.first + 1}" if event.first else f"{event.total} rounds"
+        self._say(f"{event.clients} clients, {rounds} -> {event.folder}")
 
     def _round(self, event: RoundEvent) -> None:
         self._sent += event.bytes_up + event.bytes_down
         self._seconds.append(event.seconds)
         total = max(self._total, event.round + 1)
-        # the first round here waited for the workers to start
+        # the first round includes the start of the workers
         usual = statistics.mean(self._seconds[1:] or self._seconds)
         left = usual * (total - event.round - 1)
         parts = [
             f"{label} {event.metrics[key]:.3f}" for label, key in _SHOWN if key in event.metrics
         ]
         parts += [megabytes(self._sent), f"{clock(left)} left"]
-        words = "  ".join(parts)
+        status = "  ".join(parts)
         if self._live:
-            self._progress.update(self._bar, completed=event.round + 1, total=total, words=words)
+            self._progress.update(self._bar, completed=event.round + 1, total=total, status=status)
         else:
-            away = len(event.lost) + len(event.rejected)
-            clients = f"{len(event.cohort) - away}/{len(event.cohort)} clients"
+            missing = len(event.lost) + len(event.rejected)
+            clients = f"{len(event.cohort) - missing}/{len(event.cohort)} clients"
             clients = clients if event.cohort else "the server alone"
-            line = f"round {event.round + 1}/{total}  {words}  {clients}"
-            self._say(line)
+            self._say(f"round {event.round + 1}/{total}  {status}  {clients}")
         for client, reason in {**event.lost, **event.rejected}.items():
             if not reason.startswith(("dropped", "its upload")):
                 self._say(f"note: round {event.round + 1}, client {client}: {reason}")
@@ -121,13 +120,13 @@ class Display:
 
 
 class Watcher:
-    """Renews the report while a run goes on, every few seconds at most."""
+    """A recorder that updates the report during a run, at most every few seconds."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._last = folder, float("-inf")
 
     def __call__(self, event: Event) -> None:
-        """Take one event of the run."""
+        """Handle one event of the run."""
         if isinstance(event, RoundEvent) and time.monotonic() - self._last > _WATCH_SECONDS:
             write_report(self._folder, self._folder / "watch.html", refresh=int(_WATCH_SECONDS))
             self._last = time.monotonic()

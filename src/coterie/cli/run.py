@@ -1,4 +1,4 @@
-"""`coterie run`: train, and say what came of it."""
+"""`coterie run`: train, and print the results."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,23 +25,23 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Run directory; default: runs/NAME-TIME.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Keep watch.html up to date while it runs.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check and describe, run nothing.")
+        bool, typer.Option("--dry-run", help="Check and describe the run, do not start it.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the run directory only.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
     allow_inexact: Annotated[
-        bool, typer.Option("--allow-inexact", help="Resume though the bits will differ.")
+        bool, typer.Option("--allow-inexact", help="Resume although results may differ.")
     ] = False,
 ) -> None:
     """Train a method on a data set divided among clients."""
-    source, overrides = split(arguments or [])
+    source, overrides = split_arguments(arguments or [])
     if resume and out is None:
-        raise ConfigError("--resume needs --out, the directory of the run to go on with")
+        raise ConfigError("--resume needs --out, the directory of the run to resume")
 
     from coterie.experiment.tables import parse_overrides, request
 
@@ -73,8 +73,8 @@ def run(
     closing(result)
 
 
-def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The configuration, if one is named, and the overrides behind it."""
+def split_arguments(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Separate the configuration, if one is named, from the overrides after it."""
     source = None
     if arguments and "=" not in arguments[0]:
         source, arguments = arguments[0], arguments[1:]
@@ -82,13 +82,13 @@ def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def opening(config: "Config") -> list[str]:
-    """What is about to run, and what leaves a client."""
-    what = f"{config.tables['method']['name']} on {config.data.name}, seed {config.run.seed}"
-    return [what, f"leaves each client: {config.method.leaves}"]
+    """Describe what is about to run, and which data leave a client."""
+    title = f"{config.tables['method']['name']} on {config.data.name}, seed {config.run.seed}"
+    return [title, f"leaves each client: {config.method.leaves}"]
 
 
 def closing(result: "Result") -> None:
-    """The table at the end of a run."""
+    """Print the table at the end of a run."""
     from coterie.cli.progress import megabytes
     from coterie.engine.record import bytes_until, reached
 
@@ -102,10 +102,10 @@ def closing(result: "Result") -> None:
     rows += budgets(history[-1].metrics if history else {})
     for target in settings.targets:
         event = reached(history, metric, target)
-        words = "not reached"
+        reached_after = "not reached"
         if event is not None:
-            words = f"{event.round + 1} rounds, {megabytes(bytes_until(history, event))}"
-        rows.append((f"to {metric} {target:g}", words))
+            reached_after = f"{event.round + 1} rounds, {megabytes(bytes_until(history, event))}"
+        rows.append((f"to {metric} {target:g}", reached_after))
     rows.append(("sent up", megabytes(sum(event.bytes_up for event in history))))
     rows.append(("sent down", megabytes(sum(event.bytes_down for event in history))))
     rows.append(("seconds", f"{sum(event.seconds for event in history):.1f}"))
@@ -117,7 +117,7 @@ def closing(result: "Result") -> None:
 
 
 def budgets(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
-    """The results that took labels, each with how many."""
+    """List the results that needed labels, with the number of labels."""
     rows = []
     for name, labels in metrics.items():
         stem, _, budget = name.rpartition("_")
@@ -129,7 +129,7 @@ def budgets(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def describe(config: "Config") -> None:
-    """What a run would be: the resolved configuration, the clients, the cost of a round."""
+    """Print the resolved configuration, the clients and the cost of a round."""
     from coterie.cli.progress import megabytes
     from coterie.core.bundle import Bundle
     from coterie.core.task import METHOD

@@ -1,4 +1,4 @@
-"""Text for people: counts, sizes, durations and shortened lists."""
+"""Numbers and lists in words, as the page writes them."""
 
 from collections.abc import Sequence
 
@@ -18,13 +18,13 @@ def list_first(items: Sequence[str]) -> str:
     return ", ".join(distinct[:_LISTED]) + more
 
 
-def shorten(text: str, length: int) -> str:
+def short(text: str, length: int) -> str:
     """Cut a text to a length, with an ellipsis at the end."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def format_bytes(count: int) -> str:
-    """Write a number of bytes as kB, MB or GB."""
+def size(count: int) -> str:
+    """Bytes in kB, MB or GB."""
     if count >= 1000 * MEGABYTE:
         return f"{count / MEGABYTE / 1000:,.2f} GB"
     return f"{count / MEGABYTE:,.1f} MB" if count >= MEGABYTE else f"{count / 1000:,.1f} kB"

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from coterie.core import registry
-from coterie.core.errors import ConfigError, DataError
-from coterie.core.files import sync_folder, write_durably
+from coterie.core.errors import CheckpointError, ConfigError, DataError
+from coterie.core.files import replace_durably, sync_folder, write_durably
 from coterie.data import checks
 
 _FORMAT = 1
@@ -133,10 +133,8 @@ def load(name: str, root: str = "", cache: Path | None = None, resize: int = 0) 
         dataset = _cache(name, source.read(root), folder, root or name)
     if pointer:
         # The pointer only saves time, so a read-only cache that has the data will do.
-        with contextlib.suppress(OSError):
-            temporary = folder / f".{pointer.name}-{uuid.uuid4().hex}"
-            temporary.write_text(dataset.path.name)
-            temporary.replace(pointer)
+        with contextlib.suppress(CheckpointError):
+            replace_durably(pointer, dataset.path.name.encode())
     return dataset
 
 

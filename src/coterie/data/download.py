@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.core.errors import ConfigError, DataError
+from coterie.core.formatting import size
 from coterie.data import checks, datasets
 
 _CHUNK = 2**20
@@ -42,8 +43,8 @@ _IDX_NAMES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10
 def _idx_files(base: str, folder: str, *files: tuple[int, str]) -> tuple[Remote, ...]:
     """Describe the four files of an IDX data set by their sizes and SHA-256."""
     return tuple(
-        Remote(f"{base}{name}-ubyte.gz", size, sha256, folder)
-        for name, (size, sha256) in zip(_IDX_NAMES, files, strict=True)
+        Remote(f"{base}{name}-ubyte.gz", length, sha256, folder)
+        for name, (length, sha256) in zip(_IDX_NAMES, files, strict=True)
     )
 
 
@@ -106,14 +107,14 @@ def _fetch_file(remote: Remote, target: Path, say: Callable[[str], object]) -> N
         _check_existing(remote, target)
         say(f"{target} is already there, with the right SHA-256")
         return
-    say(f"{remote.address} ({remote.size / 2**20:.1f} MiB) -> {target}")
+    say(f"{remote.address} ({size(remote.size)}) -> {target}")
     temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        size, digest = _save(remote, temporary)
+        received, digest = _save(remote, temporary)
         if digest != remote.sha256:
             raise DataError(
-                f"{remote.address} gave {size} of {remote.size} bytes with SHA-256 {digest}, "
+                f"{remote.address} gave {received} of {remote.size} bytes with SHA-256 {digest}, "
                 f"not {remote.sha256}; the file was removed: try again"
             )
         temporary.rename(target)
@@ -142,15 +143,15 @@ def _check_existing(remote: Remote, target: Path) -> None:
 
 def _save(remote: Remote, temporary: Path) -> tuple[int, str]:
     """Write the response to a file; return its length and SHA-256."""
-    size, digest = 0, hashlib.sha256()
+    received, digest = 0, hashlib.sha256()
     with temporary.open("wb") as file:
         for chunk in _read_chunks(remote, temporary.parent):
             file.write(chunk)
             digest.update(chunk)
-            size += len(chunk)
-            if size > remote.size:  # not the right file: do not fill the disk
+            received += len(chunk)
+            if received > remote.size:  # not the right file: do not fill the disk
                 break
-    return size, digest.hexdigest()
+    return received, digest.hexdigest()
 
 
 def _read_chunks(remote: Remote, folder: Path) -> Iterator[bytes]:

@@ -1,1 +1,1 @@
-"""Networks: backbones that give h, and the heads on top of them."""
+"""Networks: backbones that compute the representation h, and the heads on top of them."""

@@ -5,10 +5,10 @@ PN normalises the augmented views of one sample together, channels in G groups o
     y_c = gamma_c (x_c - mu) / sqrt(sigma^2 + eps) + beta_c
     mu, sigma^2 over the V views x the channels of a group x all pixels of one sample   (Eq. 3, 4)
 
-so that a sample's values depend on no other sample. Eq. 3 as printed keeps a map over the pixels;
-settled here, as in its Figure 3 and the authors' code: pixels are averaged over. That code takes
-the mean of the views' own variances (`var = "average"`), which lacks (mu_1 - mu_2)^2 / 4 of the
-variance of both together (`"pooled"`). Groups are contiguous channels; gamma and beta are per
+so that a sample's output depends on no other sample. Eq. 3 as printed does not average over the
+pixels; here they are averaged over, as in Figure 3 and the authors' code. That code takes the mean
+of the views' own variances (`var = "average"`), which lacks (mu_1 - mu_2)^2 / 4 of the variance of
+both together (`"pooled"`). Groups are contiguous channels; gamma and beta are per
 channel; a single view is its own peer, which is GroupNorm. There are no running statistics.
 """
 
@@ -34,7 +34,7 @@ class PeerNorm(nn.Module):
     """Normalises the views of every sample together; takes (V K, C, ...).
 
     The batch has view 1 of K samples, then view 2 of the same K in the same order, and so on.
-    Inside a network the number of views is that of a forward pass: see `paired`.
+    Inside a network, `paired` sets the number of views for a forward pass.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class PeerNorm(nn.Module):
         super().__init__()
         if min(channels, groups, views) < 1:
             raise ValueError(
-                f"PeerNorm takes one channel, group and view or more, not {channels}, {groups} and "
+                f"PeerNorm needs one channel, group and view or more, not {channels}, {groups} and "
                 f"{views}"
             )
         if var not in get_args(Variance):
@@ -59,7 +59,7 @@ class PeerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The normalised batch, in the same order."""
+        """Normalise a batch, keeping its order."""
         if self.views == 1:
             return F.group_norm(x, self.groups, self.weight, self.bias, self.eps)
         if x.shape[1] != self.channels:
@@ -67,7 +67,7 @@ class PeerNorm(nn.Module):
         if len(x) % self.views:
             raise ValueError(
                 f"PeerNorm takes {self.views} views of every sample, one view of all samples after "
-                f"another; a batch of {len(x)} cannot be that"
+                f"another; a batch of {len(x)} is not a multiple of that"
             )
         rows = x.reshape(self.views, len(x) // self.views, self.channels, -1)
         y: Tensor = _Peers.apply(  # type: ignore[no-untyped-call]
@@ -76,12 +76,12 @@ class PeerNorm(nn.Module):
         return y.reshape(x.shape)
 
     def extra_repr(self) -> str:
-        """What `print` shows."""
+        """Describe the layer for `print`."""
         return f"{self.channels}, groups={self.groups}, views={self.views}, var={self.var!r}"
 
 
 class _Peers(torch.autograd.Function):
-    """PN of (views, samples, channels, pixels) with its gradient written out: twice as fast.
+    """PN of (views, samples, channels, pixels) with a hand-written gradient: twice as fast.
 
     With m = mu, or under `average` the mean of a view alone, and r = 1 / sqrt(sigma^2 + eps):
 
@@ -93,7 +93,7 @@ class _Peers(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, average: bool, eps: float
     ) -> Tensor:
-        """y."""
+        """Compute y."""
         views, samples, channels, _ = x.shape
         grouped = x.reshape(views, samples, groups, -1)
         means = grouped.mean(dim=3)
@@ -111,7 +111,7 @@ class _Peers(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        """dx, dgamma, dbeta."""
+        """Compute dx, dgamma and dbeta."""
         x, weight, mean, middle, inverse = ctx.saved_tensors
         channels, entries = x.shape[2], x[:, 0].numel() // inverse.shape[1]
         total = dy.sum(dim=3)
@@ -130,21 +130,21 @@ class _Peers(torch.autograd.Function):
 
 
 def _spread(values: Tensor, channels: int) -> Tensor:
-    """Values of groups, for each of their channels."""
+    """Repeat the values of groups for each of their channels."""
     return values.repeat_interleave(channels // values.shape[-1], dim=-1)
 
 
 @contextmanager
 def paired(module: nn.Module, views: int = 2) -> Iterator[None]:
-    """Tell the PeerNorm layers of a module that batches hold so many views, until the end.
+    """Set the number of views per batch in the PeerNorm layers of a module, within a `with`.
 
         with paired(net, views=2):
             outputs = net(torch.cat([view1, view2]))
 
-    Outside, networks take single views, as of test images.
+    Outside, networks take single views, such as test images.
     """
     if views < 1:
-        raise ValueError(f"a batch holds one view or more, not {views}")
+        raise ValueError(f"a batch has at least one view, not {views}")
     before = [(layer, layer.views) for layer in _peer_norms(module)]
     try:
         for layer, _ in before:
@@ -156,7 +156,7 @@ def paired(module: nn.Module, views: int = 2) -> Iterator[None]:
 
 
 def has_peer_norm(module: nn.Module) -> bool:
-    """Whether the views of a sample must go through a module together."""
+    """Whether the views of a sample must pass through the module in one batch."""
     return any(True for _ in _peer_norms(module))
 
 
@@ -165,33 +165,33 @@ def _peer_norms(module: nn.Module) -> Iterator[PeerNorm]:
 
 
 def norm_1d(kind: NormKind, features: int) -> nn.Module:
-    """A normalisation of vectors with `features` entries."""
+    """Make a normalisation layer for vectors of `features` entries."""
     return nn.BatchNorm1d(features) if kind == "bn" else _no_batch_norm(kind, features)
 
 
 def norm_2d(kind: NormKind, channels: int) -> nn.Module:
-    """A normalisation of images with `channels` channels."""
+    """Make a normalisation layer for images of `channels` channels."""
     return nn.BatchNorm2d(channels) if kind == "bn" else _no_batch_norm(kind, channels)
 
 
 def _no_batch_norm(kind: NormKind, channels: int) -> nn.Module:
     if kind == "pn":
-        return PeerNorm(channels, views=1)  # until `paired` says more
+        return PeerNorm(channels, views=1)  # `paired` sets more
     return group_norm(channels) if kind == "gn" else nn.Identity()
 
 
 def group_norm(channels: int) -> nn.Module:
-    """GroupNorm with 16 groups, or as many as the channels allow."""
+    """Make a GroupNorm with 16 groups, or as many as the channels allow."""
     return nn.GroupNorm(groups_of(channels), channels)
 
 
 def groups_of(channels: int, groups: int = GROUPS) -> int:
-    """gcd(channels, groups) groups; fewer channels than groups are one group."""
+    """Choose gcd(channels, groups) groups, or one if there are fewer channels than groups."""
     return math.gcd(channels, groups) if channels >= groups else 1
 
 
 def batch_norm_buffers(net: nn.Module) -> frozenset[str]:
-    """The names of all running statistics of BatchNorm layers in `net`."""
+    """List the names of the running statistics of all BatchNorm layers."""
     return frozenset(
         f"{path}.{name}" if path else name
         for path, module in net.named_modules()

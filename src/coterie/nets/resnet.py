@@ -1,9 +1,9 @@
 """Residual networks (He et al., CVPR 2016), as the papers use them on small images.
 
 The stem is `cifar` (a 3 x 3 convolution with stride 1, no pooling), `imagenet` (7 x 7 with
-stride 2, then max-pooling) or `none`: the blocks begin on the input, which may be another network's
-representation. Convolutions start from Kaiming's normal law over their fan-out, normalisation
-layers from weight 1 and bias 0. Without normalisation layers convolutions have biases.
+stride 2, then max-pooling) or `none`: the blocks then take the input itself, which may be another
+network's representation. Convolutions are initialised with Kaiming's normal distribution over their
+fan-out, normalisation layers with weight 1 and bias 0. Convolutions without a norm have biases.
 `net.norm_first` replaces the norms after the first two convolutions, the stem's and the first of
 the first block (the MFCL paper, appendix D.3); all others are as `net.norm` says.
 """
@@ -23,7 +23,7 @@ _SMALLEST = {"cifar": 4, "imagenet": 32, "none": 4}
 
 
 def convolution(before: int, after: int, size: int, stride: int, norm: NormKind) -> nn.Sequential:
-    """A convolution that keeps the borders, and its normalisation."""
+    """Make a convolution with padding and stride, followed by its normalisation."""
     bias = norm == "none"
     layer = nn.Conv2d(before, after, size, stride=stride, padding=size // 2, bias=bias)
     return nn.Sequential(layer, norm_2d(norm, after))
@@ -37,12 +37,12 @@ class Block(nn.Module):
         self.body, self.shortcut = body, shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output."""
+        """Compute the block's output."""
         return F.relu(self.body(x) + self.shortcut(x))
 
 
-def basic(before: int, width: int, stride: int, norm: NormKind, first: NormKind) -> Block:
-    """Two 3 x 3 convolutions; `first` is the norm of the first."""
+def basic_block(before: int, width: int, stride: int, norm: NormKind, first: NormKind) -> Block:
+    """Make a block of two 3 x 3 convolutions; `first` is the norm of the first."""
     body = nn.Sequential(
         convolution(before, width, 3, stride, first),
         nn.ReLU(),
@@ -51,8 +51,10 @@ def basic(before: int, width: int, stride: int, norm: NormKind, first: NormKind)
     return Block(body, _shortcut(before, width, stride, norm))
 
 
-def bottleneck(before: int, width: int, stride: int, norm: NormKind, first: NormKind) -> Block:
-    """1 x 1, 3 x 3 with the stride, 1 x 1 to four times the width; `first` is the first's norm."""
+def bottleneck_block(
+    before: int, width: int, stride: int, norm: NormKind, first: NormKind
+) -> Block:
+    """Make a block of 1 x 1, 3 x 3 and 1 x 1 convolutions; `first` is the norm of the first."""
     body = nn.Sequential(
         convolution(before, width, 1, 1, first),
         nn.ReLU(),
@@ -70,13 +72,13 @@ def _shortcut(before: int, after: int, stride: int, norm: NormKind) -> nn.Module
 
 
 class ResNet(Backbone):
-    """A stem, stages of blocks that halve the image and double the width, a global mean."""
+    """A stem, stages of blocks that halve the image and double the width, a global average."""
 
     def __init__(
         self, channels: int, blocks: Sequence[int], first: int, deep: bool, settings: NetSettings
     ) -> None:
         super().__init__()
-        make, growth = (bottleneck, 4) if deep else (basic, 1)
+        make, growth = (bottleneck_block, 4) if deep else (basic_block, 1)
         norm, begin = settings.norm, settings.norm_first or settings.norm
         self.stem: nn.Module = nn.Identity()
         if settings.stem == "cifar":
@@ -114,7 +116,7 @@ def build_resnet(
     first: int,
     deep: bool = False,
 ) -> ResNet:
-    """A residual network for images of `shape`; says so where they are too small or no images."""
+    """Build a residual network for images of `shape`; reject other samples and small images."""
     smallest = _SMALLEST[settings.stem]
     if len(shape) != 3 or min(shape[1:]) < smallest:
         raise ConfigError(

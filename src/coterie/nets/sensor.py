@@ -1,4 +1,4 @@
-"""The sensor of MFCL, a convolutional autoencoder, and what stands on its representations.
+"""The sensor of MFCL, a convolutional autoencoder, and the networks on its representations.
 
 `code`, as the authors' code has it; z is as large as the image:
 
@@ -10,10 +10,10 @@
     encoder  Conv(c, w) N ReLU MaxPool2 - Conv(w, w) N ReLU
     decoder  ConvT(w, w) N ReLU - ConvT(w, c, stride 2) N ReLU - Conv(c, c) sigmoid
 
-All kernels are 3 x 3 and keep the borders; w is 64. As printed, Table 5 gives 16 x 16 pixels for
-32 x 32 and ends without a sigmoid, so one layer has stride 2 here and the end is squashed. A side
-that is odd is rounded up by the pooling and comes back as it was. Before a norm the `code` encoder
-has no biases. For three channels `code` has 114,691 parameters, `table5` 77,853.
+All kernels are 3 x 3 with padding; w is 64. As printed, Table 5 gives 16 x 16 pixels for 32 x 32
+and ends without a sigmoid, so one layer has stride 2 here and a sigmoid is added. An odd side is
+rounded up by the pooling and restored by the decoder. Before a norm the `code` encoder has no
+biases. For three channels `code` has 114,691 parameters, `table5` 77,853.
 """
 
 from typing import Literal
@@ -36,7 +36,7 @@ _SMALLEST = 4  # pixels of a side
 
 
 class Encoder(nn.Module):
-    """Images in [0, 1] to representations of the shape `code`; what lies outside is clipped."""
+    """Encodes images, clipped to [0, 1], as representations of the shape `code`."""
 
     def __init__(self, layers: nn.Sequential, code: tuple[int, int, int]) -> None:
         super().__init__()
@@ -61,12 +61,12 @@ class Autoencoder(Network):
         return logits
 
     def reconstruct(self, x: Tensor) -> Tensor:
-        """The reconstruction, in [0, 1]."""
+        """Reconstruct images, in [0, 1]."""
         return self.logits(x).sigmoid()
 
 
 class Sensed(Backbone):
-    """A discriminator on what a sensor makes of images: h of an image."""
+    """A discriminator on top of a sensor, as one backbone for images."""
 
     def __init__(self, sensor: nn.Module, discriminator: Backbone) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Modular(Network):
         self.classes, self.reads = classes, reads
 
     def forward(self, x: Tensor) -> Outputs:
-        """All outputs that the heads allow."""
+        """Compute the outputs of all heads."""
         h = self.encode(x)
         z = h if self.projector is None else self.projector(h)
         if self.classifier is None:
@@ -118,7 +118,7 @@ def build_sensor(
     width: int = 64,
     variance: Variance = "pooled",
 ) -> Autoencoder:
-    """The sensor for images of `shape`; says so where they are too small or no images."""
+    """Build the sensor for images of `shape`; reject other samples and small images."""
     if len(shape) != _IMAGE_AXES or min(shape[1:]) < _SMALLEST:
         raise ConfigError(
             f"a sensor takes images of at least {_SMALLEST} x {_SMALLEST} pixels, the data has "
@@ -127,24 +127,24 @@ def build_sensor(
     channels, rows, columns = shape
     lean = kind == "code" and norm != "none"
 
-    def normed(layer: nn.Module, after: int) -> list[nn.Module]:
-        kept = PeerNorm(after, views=1, var=variance) if norm == "pn" else norm_2d(norm, after)
-        return [layer, kept, nn.ReLU()]
+    def with_norm(layer: nn.Module, after: int) -> list[nn.Module]:
+        norms = PeerNorm(after, views=1, var=variance) if norm == "pn" else norm_2d(norm, after)
+        return [layer, norms, nn.ReLU()]
 
-    def inward(before: int) -> list[nn.Module]:
-        return normed(nn.Conv2d(before, width, 3, padding=1, bias=not lean), width)
+    def encoder_layer(before: int) -> list[nn.Module]:
+        return with_norm(nn.Conv2d(before, width, 3, padding=1, bias=not lean), width)
 
-    def outward() -> list[nn.Module]:
-        return normed(nn.ConvTranspose2d(width, width, 3, padding=1), width)
+    def decoder_layer() -> list[nn.Module]:
+        return with_norm(nn.ConvTranspose2d(width, width, 3, padding=1), width)
 
     halve = HalvingPool(ceil_mode=True)
     even = (1 - rows % 2, 1 - columns % 2)
     double = nn.ConvTranspose2d(width, channels, 3, stride=2, padding=1, output_padding=even)
     if kind == "code":
-        encoder = nn.Sequential(*inward(channels), *inward(width))
-        decoder = nn.Sequential(halve, *outward(), *outward(), double)
+        encoder = nn.Sequential(*encoder_layer(channels), *encoder_layer(width))
+        decoder = nn.Sequential(halve, *decoder_layer(), *decoder_layer(), double)
         return Autoencoder(Encoder(encoder, (width, rows, columns)), decoder)
-    encoder = nn.Sequential(*inward(channels), halve, *inward(width))
+    encoder = nn.Sequential(*encoder_layer(channels), halve, *encoder_layer(width))
     last = nn.Conv2d(channels, channels, 3, padding=1)
-    decoder = nn.Sequential(*outward(), *normed(double, channels), last)
+    decoder = nn.Sequential(*decoder_layer(), *with_norm(double, channels), last)
     return Autoencoder(Encoder(encoder, (width, -(-rows // 2), -(-columns // 2))), decoder)

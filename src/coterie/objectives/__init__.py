@@ -1,1 +1,1 @@
-"""One file an objective; the file name is the objective's name."""
+"""Objectives by name: one file each."""

@@ -1,12 +1,11 @@
-"""BYOL (Grill et al. 2020): predict what a slowly following target network makes of the other view.
+"""BYOL (Grill et al. 2020): predict the target network's projection of the other view.
 
     loss = D(q1, sg z'2) / 2 + D(q2, sg z'1) / 2,   D = -cos,  q = predictor(z),  z' of the target
     target = m target + (1 - m) online               after every step
 
-which is BYOL's 2 - 2 cos up to scale and shift. Settled here, in a federation: the target stays on
-its client and goes on from round to round (`local`; a client's first target is the global model),
-starts each round from the global model (`reset`), or is sent and averaged like the rest
-(`aggregate`).
+which is BYOL's 2 - 2 cos up to scale and shift. In a federation the target stays on its client
+across rounds (`local`; a client's first target is the global model), restarts each round from the
+global model (`reset`), or is sent and averaged like the rest (`aggregate`).
 """
 
 from collections.abc import Mapping
@@ -40,18 +39,18 @@ class BYOL(Objective):
 
     @property
     def private(self) -> tuple[str, ...]:
-        """The target, unless it is averaged."""
+        """The target's names, unless it is averaged."""
         return () if self.target == "aggregate" else ("target.",)
 
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
-        """Backbone, projector, predictor, and the target's backbone and projector."""
+        """Build backbone, projector, predictor, and the target's backbone and projector."""
         width = projected("byol", projection)
         projector = mlp_head((backbone.width, self.hidden, width))
         predictor = mlp_head((width, self.hidden, width))
         return TargetNetwork(backbone, projector=projector, predictor=predictor)
 
     def loss(self, net: Network, batch: Batch) -> Loss:
-        """The symmetric distance to the target's projections."""
+        """Compute the symmetric distance to the target's projections."""
         assert isinstance(net, TargetNetwork)
         one, two = net.each(batch.views)
         assert one.p is not None and two.p is not None
@@ -59,16 +58,16 @@ class BYOL(Objective):
         return Loss(total, notes=self_supervised.geometry(one.z, two.z), outputs=(one, two))
 
     def after_step(self, net: Network, progress: float) -> None:
-        """The target follows; networks that a method built itself have none."""
+        """Move the target towards the online network, if the network has one."""
         if isinstance(net, TargetNetwork):
             net.follow(self.momentum)
 
     def after_load(self, net: Network, first: bool) -> None:
-        """A client's first target, or every round's, is the model that was received."""
+        """Set the target to the received model: a client's first time, or in every round."""
         fresh = self.target == "reset" or (self.target == "local" and first)
         if fresh and isinstance(net, TargetNetwork):
             net.restart()
 
     def warning(self, metrics: Mapping[str, float]) -> str | None:
-        """Whether the projections have collapsed."""
+        """Warn if the projections have collapsed."""
         return self_supervised.collapse(metrics)

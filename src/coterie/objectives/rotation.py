@@ -1,9 +1,9 @@
-"""Rotation (Gidaris, Singh, Komodakis 2018): tell by how many quarter turns an image was turned.
+"""Rotation (Gidaris, Singh, Komodakis 2018): predict by how many quarters an image was rotated.
 
-    loss = CE(predictor(z), a),     z = projector(h) of the image turned by a quarters, a drawn
+    loss = CE(predictor(z), a),     z = projector(h) of the image rotated by a random quarters
 
-It is what keeps Orchestra from degenerating, and learns by itself too. The projector has two
-layers, the last norm without scale and shift, and the predictor is one layer on z as it is.
+Orchestra uses it against degenerate solutions; it also learns by itself. The projector has two
+layers, its last norm has no scale and shift, and the predictor is one linear layer on z.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ _IMAGE_AXES = 3
 
 
 def turn(images: Tensor, quarters: Tensor) -> Tensor:
-    """Each image, turned counter-clockwise by its own number of quarters."""
+    """Rotate each image counter-clockwise by its own number of quarters."""
     turned = images.clone()
     for number in range(1, TURNS):
         chosen = quarters == number
@@ -43,12 +43,12 @@ def turn(images: Tensor, quarters: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True)
 class Rotation(Objective):
-    """Which way up an image is. Takes no labels."""
+    """Prediction of the rotation of an image. Takes no labels."""
 
     hidden: fields.Count = 0  # width inside the projector; 0: the backbone's
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """A quarter turn leaves only a square as it was."""
+        """Reject images that are not square: rotation would change their shape."""
         if len(shape) != _IMAGE_AXES or shape[1] != shape[2]:
             raise ConfigError(
                 f"objective.name = 'rotation' takes square images, the data has samples of shape "
@@ -56,13 +56,13 @@ class Rotation(Objective):
             )
 
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
-        """Backbone, projector, predictor of the turn."""
+        """Build backbone, projector, and the predictor of the rotation."""
         width, hidden = projected("rotation", projection), self.hidden or backbone.width
         projector = mlp_head((backbone.width, hidden, width), last_norm=True, affine=False)
         return Network(backbone, projector=projector, predictor=nn.Linear(width, TURNS))
 
     def loss(self, net: Network, batch: Batch) -> Loss:
-        """Cross-entropy of the turns, drawn for every image of the batch."""
+        """Compute the cross-entropy of random rotations of the batch."""
         quarters = torch.randint(TURNS, (len(batch),)).to(batch.x.device)
         outputs = net(turn(batch.x, quarters))
         right = (outputs.p.argmax(dim=1) == quarters).float().mean()
@@ -70,5 +70,5 @@ class Rotation(Objective):
         return Loss(total, notes={"turns_right": right}, outputs=(outputs,))
 
     def warning(self, metrics: Mapping[str, float]) -> str | None:
-        """Whether projections have collapsed, where a method looks at them."""
+        """Warn if the projections have collapsed, where a method measures them."""
         return self_supervised.collapse(metrics)

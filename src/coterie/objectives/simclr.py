@@ -1,9 +1,9 @@
-"""SimCLR (Chen et al. 2020): the two views of a sample find each other among all of a batch.
+"""SimCLR (Chen et al. 2020): identify the other view of a sample among all views of a batch.
 
     loss = mean_i -log( e^{cos(z_i, z_j)/tau} / sum_{k != i} e^{cos(z_i, z_k)/tau} )
 
-over the 2B views, j the other view of i. The negatives are those of one batch: accumulated
-batches do not add to them, `local.batch_size` does.
+over the 2B views, where j is the other view of i. The negatives are those of one batch: their
+number depends on `local.batch_size`, not on gradient accumulation.
 """
 
 from collections.abc import Mapping
@@ -35,18 +35,18 @@ class SimCLR(Objective):
     views = ("train", "train")
 
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
-        """Backbone and projector."""
+        """Build backbone and projector."""
         width, hidden = projected("simclr", projection), self.hidden or backbone.width
         widths = (backbone.width, *[hidden] * (self.layers - 1), width)
         projector = mlp_head(widths, last_norm=True)
         return Network(backbone, projector=projector)
 
     def loss(self, net: Network, batch: Batch) -> Loss:
-        """NT-Xent over the batch."""
+        """Compute NT-Xent over the batch."""
         one, two = net.each(batch.views)
         total = self_supervised.nt_xent(one.z, two.z, self.tau)
         return Loss(total, notes=self_supervised.geometry(one.z, two.z), outputs=(one, two))
 
     def warning(self, metrics: Mapping[str, float]) -> str | None:
-        """Whether the projections have collapsed."""
+        """Warn if the projections have collapsed."""
         return self_supervised.collapse(metrics)

@@ -1,9 +1,9 @@
-"""SimSiam (Chen and He 2021): each view's prediction meets the other view's projection.
+"""SimSiam (Chen and He 2021): predict the projection of the other view.
 
     loss = D(p1, sg z2) / 2 + D(p2, sg z1) / 2,     D = -cos,  z = projector(h),  p = predictor(z)
 
-Neither negatives nor a second network: what keeps it from collapsing is that no gradient flows
-through z (the SSFL paper's Eq. 1 has the stop on the predictor's side; its Algorithm 2 is right).
+There are neither negatives nor a second network: the stop-gradient on z prevents collapse (the
+SSFL paper's Eq. 1 has it on the predictor's side; its Algorithm 2 is right).
 The projector has two layers, as for CIFAR in the original, the last norm without scale and shift.
 """
 
@@ -35,19 +35,19 @@ class SimSiam(Objective):
     views = ("train", "train")
 
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
-        """Backbone, projector, predictor."""
+        """Build backbone, projector, predictor."""
         width = projected("simsiam", projection)
         projector = mlp_head((backbone.width, self.hidden, width), last_norm=True, affine=False)
         predictor = mlp_head((width, self.bottleneck, width))
         return Network(backbone, projector=projector, predictor=predictor)
 
     def loss(self, net: Network, batch: Batch) -> Loss:
-        """The symmetric distance of the batch."""
+        """Compute the symmetric distance of the batch."""
         one, two = net.each(batch.views)
         assert one.p is not None and two.p is not None
         total = self_supervised.symmetric_distance(one.p, two.p, one.z, two.z)
         return Loss(total, notes=self_supervised.geometry(one.z, two.z), outputs=(one, two))
 
     def warning(self, metrics: Mapping[str, float]) -> str | None:
-        """Whether the projections have collapsed."""
+        """Warn if the projections have collapsed."""
         return self_supervised.collapse(metrics)

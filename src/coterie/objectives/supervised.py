@@ -19,11 +19,11 @@ class Supervised(Objective):
     """Cross-entropy on labels."""
 
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
-        """Backbone, projector, classifier."""
+        """Build backbone, projector, classifier."""
         projector = moon_projector(backbone.width, projection) if projection else None
         width = projection or backbone.width
         return Network(backbone, projector=projector, classifier=nn.Linear(width, classes))
 
     def loss(self, net: Network, batch: Batch) -> Loss:
-        """The mean cross-entropy of the batch."""
+        """Compute the mean cross-entropy of the batch."""
         return Loss(F.cross_entropy(net(batch.x).logits, batch.y))

@@ -1,11 +1,11 @@
-"""SwAV (Caron et al. 2020): each view predicts which prototypes the other view is assigned to.
+"""SwAV (Caron et al. 2020): predict the prototypes that the other view is assigned to.
 
     loss = -1/2 ( <q2, log softmax(C z1 / T)> + <q1, log softmax(C z2 / T)> ),     |z| = |c_k| = 1
 
-The codes q come from the batch by Sinkhorn's algorithm, which uses all prototypes alike; no
-gradient flows through them. In a federation the prototypes are averaged with the rest, and the mean
+The codes q are computed per batch by Sinkhorn's algorithm, which uses all prototypes equally; no
+gradient flows through them. In a federation the prototypes are averaged like the rest, and the mean
 of unit vectors is shorter: they are normalised after averaging and before every forward pass.
-Settled here: two views of full size, no queue, prototypes trained from the first step.
+Unlike the paper: two views of full size, no queue, prototypes trained from the first step.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class SwAV(Objective):
     views = ("train", "train")
 
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
-        """Backbone, projector, prototypes."""
+        """Build backbone, projector, prototypes."""
         width, hidden = projected("swav", projection), self.hidden or backbone.width
         layer = nn.Linear(width, self.prototypes, bias=False)
         with torch.no_grad():
@@ -55,7 +55,7 @@ class SwAV(Objective):
         return Network(backbone, projector=projector, prototypes=layer)
 
     def loss(self, net: Network, batch: Batch) -> Loss:
-        """The swapped prediction of the batch."""
+        """Compute the swapped prediction loss of the batch."""
         assert isinstance(net.prototypes, nn.Linear)
         with torch.no_grad():
             net.prototypes.weight.copy_(F.normalize(net.prototypes.weight, dim=1))
@@ -71,9 +71,9 @@ class SwAV(Objective):
         return scores
 
     def after_average(self, weights: Tensors) -> Tensors:
-        """The averaged prototypes have length one again."""
+        """Normalise the averaged prototypes to length one."""
         return {**weights, _WEIGHT: F.normalize(weights[_WEIGHT], dim=1)}
 
     def warning(self, metrics: Mapping[str, float]) -> str | None:
-        """Whether the projections have collapsed."""
+        """Warn if the projections have collapsed."""
         return self_supervised.collapse(metrics)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.core.formatting import shorten
+from coterie.core.formatting import short
 from coterie.engine.record import RoundEvent
 
 AXIS: dict[str, Any] = {
@@ -87,7 +87,7 @@ def rounds_between(first: int, last: int) -> dict[str, Any]:
 def share_axis(values: Sequence[float], name: str = "accuracy") -> dict[str, Any]:
     """An axis for shares from 0, up to the tenth above the highest."""
     top = min(10, int(10 * max(values) + 1.5)) / 10
-    return titled(f"{shorten(name, 28)} (share)") | {"range": [0, top * 1.02]}
+    return titled(f"{short(name, 28)} (share)") | {"range": [0, top * 1.02]}
 
 
 def series(
@@ -129,7 +129,7 @@ def mark_stages(look: dict[str, Any], history: Sequence[RoundEvent]) -> None:
         at = event.round + 0.5
         line = {"yref": "paper", "y0": 0, "y1": 1, "x0": at, "x1": at}
         word = {"yref": "paper", "y": 1, "x": at, "yanchor": "top"}
-        _rule(look, line, word, shorten(event.stage, 20))
+        _rule(look, line, word, short(event.stage, 20))
 
 
 def _rule(look: dict[str, Any], line: dict[str, Any], word: dict[str, Any], text: str) -> None:

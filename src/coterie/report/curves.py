@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from coterie.core.formatting import MEGABYTE, shorten
+from coterie.core.formatting import MEGABYTE, short
 from coterie.engine.record import RoundEvent
 from coterie.report.chart import (
     Chart,
@@ -119,7 +119,7 @@ def others(history: Sequence[RoundEvent], metric: str) -> list[Chart]:
         y = [value for _, value in points]
         share = name.endswith("accuracy") and min(y) >= 0 and max(y) <= 1
         look = layout(
-            round_axis(history), share_axis(y, name) if share else titled(shorten(name, 28))
+            round_axis(history), share_axis(y, name) if share else titled(short(name, 28))
         )
         source = _SOURCES.get(name.partition("_")[0], "evaluation")
         found.append(Chart(name, series(points, name, "@blue"), look, f"From: {source}", 220))

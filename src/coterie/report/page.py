@@ -10,7 +10,7 @@ from pathlib import Path
 from plotly.offline import get_plotlyjs
 
 from coterie.core.errors import CheckpointError
-from coterie.core.formatting import counted, duration, format_bytes
+from coterie.core.formatting import counted, duration, size
 from coterie.report import curves, tables
 from coterie.report.chart import Chart
 from coterie.report.embedding import embedding
@@ -127,16 +127,12 @@ def _tiles(head: Headline) -> Iterator[str]:
         if target.rounds is None or target.bytes is None:
             yield _tile(name, "not reached", f"in {counted(head.rounds, 'round')}")
         else:
-            yield _tile(
-                name, counted(target.rounds, "round"), f"{format_bytes(target.bytes)} both ways"
-            )
+            yield _tile(name, counted(target.rounds, "round"), f"{size(target.bytes)} both ways")
     yield _tile("Rounds", f"{head.rounds:,}", f"{head.skipped:,} skipped")
-    yield _tile("Sent up", format_bytes(head.bytes_up), "by clients, to train")
-    yield _tile("Sent down", format_bytes(head.bytes_down), "to clients, to train")
+    yield _tile("Sent up", size(head.bytes_up), "by clients, to train")
+    yield _tile("Sent down", size(head.bytes_down), "to clients, to train")
     if head.evaluation_bytes:
-        yield _tile(
-            "Sent to evaluate", format_bytes(head.evaluation_bytes), "both ways, counted apart"
-        )
+        yield _tile("Sent to evaluate", size(head.evaluation_bytes), "both ways, counted apart")
     yield _tile("Time", duration(head.seconds), "sum over the rounds")
 
 

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from coterie.core.formatting import counted, shorten
+from coterie.core.formatting import counted, short
 from coterie.report.chart import AXIS, Chart, layout, plain, titled
 from coterie.report.read import Holder
 
@@ -30,7 +30,7 @@ def partition(clients: Sequence[Holder], classes: int) -> Chart | None:
             f" Only {CLIENTS_SHOWN} of the {len(clients):,} clients are shown: evenly spaced in "
             "order of their size, from the smallest (top) to the largest."
         )
-    labels = [plain(shorten(client.name, 16)) for client in shown]
+    labels = [plain(short(client.name, 16)) for client in shown]
     data = [_heat(shown, labels, classes), _bars(shown, labels)]
     height = 175 + 14 * len(shown)
     return Chart("Who holds what", data, _layout(labels, classes), note, height)

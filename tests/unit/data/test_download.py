@@ -68,7 +68,7 @@ def test_a_good_file(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     target = tmp_path / "new" / "below" / "file.gz"
     assert target.read_bytes() == BODY
     assert [entry.name for entry in target.parent.iterdir()] == ["file.gz"]
-    assert said[0] == f"{address}/file.gz (1.2 MiB) -> {target}"
+    assert said[0] == f"{address}/file.gz (1.3 MB) -> {target}"
     point(monkeypatch, "http://127.0.0.1:1/file.gz")
     fetch("mnist", tmp_path / "new", said.append)
     assert said[2] == f"{target} is already there, with the right SHA-256"

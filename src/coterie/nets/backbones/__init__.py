@@ -1,1 +1,1 @@
-"""One file a backbone; the file name is its name, `build(shape, settings)` makes it."""
+"""Backbones by name: one file each, with `build(shape, settings)`."""

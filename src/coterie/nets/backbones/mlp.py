@@ -1,4 +1,4 @@
-"""A perceptron with two hidden layers, for vectors and for small images.
+"""A perceptron with two hidden layers, for vectors and small images.
 
 flatten - FC(., 200) N ReLU - FC(200, 200) N ReLU,   N as `net.norm` says
 """
@@ -15,7 +15,7 @@ _HIDDEN = 200
 
 
 class MLP(Backbone):
-    """h has 200 entries."""
+    """A perceptron whose representation h has 200 entries."""
 
     width = _HIDDEN
 
@@ -38,6 +38,6 @@ class MLP(Backbone):
 
 
 def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
-    """The network for samples of any shape."""
+    """Build the network for samples of any shape."""
     check_no_first_norm(settings)
     return MLP(math.prod(shape), settings.norm)

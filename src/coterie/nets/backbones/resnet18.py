@@ -9,5 +9,5 @@ from coterie.nets.resnet import build_resnet
 
 
 def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
-    """The network for images of `shape`."""
+    """Build the network for images of `shape`."""
     return build_resnet("resnet18", shape, settings, blocks=(2, 2, 2, 2), first=64)
