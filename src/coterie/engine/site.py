@@ -70,7 +70,7 @@ class Site:
     def _answer(self, task: Task, shard: DataShard, start: float) -> Reply:
         store = self._store(task)
         # an evaluation may read the state saved in this round; an update may not
-        saved = store.load(task.client, task.round.index + (task.op != "update"))
+        saved = store.load(task.client, task.round.index + (task.op != "update"))  # 5
         state, kept = _unpack(saved)
         ctx = self._context(task, shard, kept)
         if task.op != "update":
@@ -83,7 +83,7 @@ class Site:
             )
         stage = self.parts.stage(task.program, task.round.stage)
         assert stage.client  # a stage in which clients are asked has one
-        up, state = stage.client(ctx, task.down, state)
+        up, state = stage.client(ctx, task.down, state)  # 6
         packed = _pack(state, ctx.keeps)
         for what, bundle in (("upload", up), ("state", packed)):
             if not is_finite(bundle):
@@ -91,7 +91,7 @@ class Site:
         metrics = {name: float(value) for name, value in ctx.metrics.items()}
         digest = ""
         if packed.tensors or packed.scalars:
-            store.save(task.client, task.round.index, task.attempt, packed)
+            store.save(task.client, task.round.index, task.attempt, packed)  # 7
             digest = packed.digest()
         seconds = time.perf_counter() - start
         return Reply(task.client, up, len(shard), metrics, seconds=seconds, state=digest)
