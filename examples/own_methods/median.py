@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 
 from coterie.kit import (
+    Answer,
     Bundle,
     ClientContext,
-    ClientState,
     Gather,
     Method,
     Payload,
     Reply,
     ServerContext,
     ServerState,
+    State,
     stock,
     train,
 )
@@ -47,9 +48,7 @@ class Median(Method):
     broadcast = stock.send_model
     model = stock.global_model
 
-    def client_update(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Train the received model on this client's data."""
         net = ctx.net(down["model"])
         train(ctx, net, ctx.objective.loss)

@@ -14,6 +14,11 @@ from coterie.core.bundle import Bundle, Payload, ServerState
 from coterie.methods.fedssc import draw
 
 
+def pool(vectors: Tensor, counts: Tensor, clients: Tensor) -> dict[str, Tensor]:
+    """What the server keeps of the devices' class means."""
+    return {"vectors": vectors, "counts": counts, "clients": clients}
+
+
 def upload(server: ServerState, rows: dict[int, tuple[Tensor, int]]) -> Payload:
     """Means and counts of the classes that a client speaks of."""
     zs = torch.zeros(CLASSES, WIDTH)
@@ -49,7 +54,7 @@ def test_one_device_is_drawn_for_each_class() -> None:
     together = 0
     for seed in range(400):
         generator = np.random.default_rng(seed)
-        zs, known = draw(vectors, counts, clients, 9, 1, generator, True)
+        zs, known = draw(pool(vectors, counts, clients), 9, 1, generator, True)
         assert known.all()
         chosen = [rows_of(zs[k], list(vectors[:, k])) for k in EVERY]
         assert all(len(one) == 1 for one in chosen)
@@ -67,7 +72,7 @@ def test_k_devices_are_drawn_without_replacement_and_averaged() -> None:
     ]  # no pair of one device with itself
     seen = set()
     for seed in range(100):
-        zs, known = draw(vectors, counts, clients, 9, 2, np.random.default_rng(seed), True)
+        zs, known = draw(pool(vectors, counts, clients), 9, 2, np.random.default_rng(seed), True)
         (pair,) = rows_of(zs[0], options)
         assert known.tolist() == [True]
         seen.add(pair)
@@ -79,13 +84,13 @@ def test_fewer_than_k_are_all_averaged(k: Any) -> None:
     """And alike, whatever their numbers of samples."""
     vectors, counts, clients = spread(3)
     counts = counts + torch.arange(3)[:, None] * 50
-    zs, known = draw(vectors, counts, clients, 9, k, np.random.default_rng(0), True)
+    zs, known = draw(pool(vectors, counts, clients), 9, k, np.random.default_rng(0), True)
     np.testing.assert_allclose(zs, vectors.mean(dim=0), rtol=1e-5, atol=1e-6)
     assert known.all()
 
 
 def test_nobody_is_drawn_for_k_of_zero() -> None:
-    _, known = draw(*spread(3), 9, 0, np.random.default_rng(0), True)
+    _, known = draw(pool(*spread(3)), 9, 0, np.random.default_rng(0), True)
     assert not known.any()
 
 
@@ -97,7 +102,7 @@ def test_only_owners_are_drawn(k: Any) -> None:
     counts[:, 1] = 0  # class 1: nobody
     vectors[counts == 0] = 0.0
     for seed in range(20):
-        zs, known = draw(vectors, counts, clients, 9, k, np.random.default_rng(seed), True)
+        zs, known = draw(pool(vectors, counts, clients), 9, k, np.random.default_rng(seed), True)
         assert known.tolist() == [True, False, True]
         np.testing.assert_allclose(zs[0], vectors[1, 0], rtol=1e-6)
         assert zs.isfinite().all()
@@ -108,19 +113,22 @@ def test_a_device_receives_others_vectors_unless_it_is_the_only_owner() -> None:
     clients = torch.tensor([4, 0, 8])
     counts[[0, 2], 1] = 0  # class 1: client 0 alone
     for seed in range(30):
-        zs, known = draw(vectors, counts, clients, 0, 1, np.random.default_rng(seed), True)
+        zs, known = draw(pool(vectors, counts, clients), 0, 1, np.random.default_rng(seed), True)
         assert rows_of(zs[0], list(vectors[:, 0])) != [1]
         assert known.all()
         np.testing.assert_allclose(zs[1], vectors[1, 1], rtol=1e-6)
-    zs, _ = draw(vectors, counts, clients, 0, 9, np.random.default_rng(0), True)
+    zs, _ = draw(pool(vectors, counts, clients), 0, 9, np.random.default_rng(0), True)
     np.testing.assert_allclose(zs[0], vectors[[0, 2], 0].mean(dim=0), rtol=1e-5, atol=1e-6)
     for exclude_self in (True, False):  # Algorithm 1: the mean over all who own the class
-        zs, _ = draw(vectors, counts, clients, 0, "all", np.random.default_rng(0), exclude_self)
+        zs, _ = draw(
+            pool(vectors, counts, clients), 0, "all", np.random.default_rng(0), exclude_self
+        )
         np.testing.assert_allclose(zs[0], vectors[:, 0].mean(dim=0), rtol=1e-5, atol=1e-6)
     found = {
         tuple(
             rows_of(
-                draw(vectors, counts, clients, 0, 1, generator, False)[0][0], list(vectors[:, 0])
+                draw(pool(vectors, counts, clients), 0, 1, generator, False)[0][0],
+                list(vectors[:, 0]),
             )
         )
         for generator in map(np.random.default_rng, range(30))

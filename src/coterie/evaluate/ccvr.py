@@ -24,6 +24,7 @@ from torch import Tensor
 from coterie.evaluate.shared.features import encode_client
 from coterie.evaluate.shared.head import count_right, fresh_head, train_head
 from coterie.kit import (
+    Answer,
     Bundle,
     ClientContext,
     ClientState,
@@ -36,6 +37,7 @@ from coterie.kit import (
     ServerContext,
     ServerState,
     Shard,
+    State,
     Sum,
     Tensors,
     fields,
@@ -69,9 +71,7 @@ class CCVR(FederatedEvaluator):
         """The classifier, when there is one."""
         return Bundle({"head": server["head"]} if "head" in server else {})
 
-    def client_update(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Sum up the training features; then test the classifier."""
         assert state is not None  # `begin` made it
         if "head" not in down:

@@ -25,6 +25,7 @@ from annotated_types import Ge
 from coterie.evaluate.shared.features import encode_client
 from coterie.evaluate.shared.head import count_right, fresh_head, train_head
 from coterie.kit import (
+    Answer,
     Bundle,
     ClientContext,
     ClientState,
@@ -39,6 +40,7 @@ from coterie.kit import (
     ServerContext,
     ServerState,
     Shard,
+    State,
     Tensors,
 )
 
@@ -66,9 +68,7 @@ class FederatedProbe(FederatedEvaluator):
         """The classifier, from the second round on."""
         return Bundle({"head": server["head"]} if "head" in server else {})
 
-    def client_update(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Test the classifier as received, then train it; in the last round only test."""
         assert state is not None  # `begin` made it
         train, test = state["train"], state["test"]

@@ -32,11 +32,12 @@ from coterie.kit.networks import Frozen, Nets, References
 from coterie.kit.objective import Loss, Objective, projected
 from coterie.kit.pairs import PairPool, Pairs
 from coterie.kit.rules import Gather, Mean, Rule, Sum
-from coterie.kit.stages import Stage, resolve, split, trim
+from coterie.kit.stages import Answer, Stage, State, resolve, split, trim
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network, Outputs, TargetNetwork, follow, mlp_head, moon_projector
 
 __all__ = [
+    "Answer",
     "Backbone",
     "Batch",
     "Blob",
@@ -71,6 +72,7 @@ __all__ = [
     "ServerState",
     "Shard",
     "Stage",
+    "State",
     "Stepper",
     "Sum",
     "TargetNetwork",

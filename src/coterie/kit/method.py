@@ -11,7 +11,7 @@ from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tenso
 from coterie.core.errors import ConfigError
 from coterie.core.task import ClientId, Reply, Round
 from coterie.kit.rules import Mean, Rule, check_rules
-from coterie.kit.stages import Stage
+from coterie.kit.stages import Answer, Stage, State
 from coterie.nets.heads import Network
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ class Method(ABC):
     def broadcast(self, server: ServerState, round: Round) -> Payload:
         """What every client of the round receives."""
 
-    def client_update(
-        self, ctx: "ClientContext", down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def client_update(self, ctx: "ClientContext", down: Payload, state: State) -> Answer:
         """Train on one client: what it sends, and what it remembers."""
         raise ConfigError(f"{type(self).__name__} has no client_update")
 
@@ -75,9 +73,7 @@ class Method(ABC):
         """What this client alone receives besides the broadcast; it finds it in `ctx.own`."""
         return None
 
-    def personal(
-        self, ctx: "ClientContext", down: Payload, state: ClientState | None
-    ) -> Tensors | None:
+    def personal(self, ctx: "ClientContext", down: Payload, state: State) -> Tensors | None:
         """The client's own model, made on the client for evaluation; None: the global one."""
         return None
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import torch
 
-from coterie.core.bundle import ClientState, Tensors
+from coterie.core.bundle import Tensors
 from coterie.core.settings import Local
 from coterie.kit.context import ClientContext
 from coterie.kit.local import Stepper
+from coterie.kit.stages import State
 from coterie.nets.heads import Network
 
 PERSONAL = "personal"  # the group of a client's state, and the slot of its network
@@ -33,7 +34,7 @@ def adapt(ctx: ClientContext, weights: Tensors, steps: int) -> Tensors:
     return ctx.weights(net)
 
 
-def own_model(ctx: ClientContext, state: ClientState | None) -> Tensors:
+def own_model(ctx: ClientContext, state: State) -> Tensors:
     """theta_k as the client left it; before its first round the initial model, as everywhere."""
     return state[PERSONAL] if state else ctx.initial()
 

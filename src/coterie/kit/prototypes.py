@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.core.batch import Batch
-from coterie.core.bundle import ServerState, Tensors
+from coterie.core.bundle import Tensors
 from coterie.kit.context import ClientContext
 from coterie.kit.losses import class_sums
 from coterie.kit.objective import Loss
@@ -87,15 +87,6 @@ def require_some(known: Tensor, remedy: str) -> None:
     """Without cross-entropy and without any class representation nothing would be trained."""
     if not bool(known.any()):
         raise ValueError(f"no class has a representation to train towards; {remedy}")
-
-
-def only_classifier(before: ServerState, after: ServerState) -> ServerState:
-    """A new state with the old representation: a server optimiser's momentum stops too."""
-    model = {
-        name: tensor if name.startswith("classifier.") else before["model"][name]
-        for name, tensor in after["model"].items()
-    }
-    return after.replace(model=model)
 
 
 def all_but_classifier(net: Network) -> tuple[str, ...]:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from coterie.kit.context import ClientContext, ServerContext
     from coterie.kit.method import Method
 
+State = ClientState | None  # what a client remembers; None before its first round
+Answer = tuple[Payload, State]  # what a client sends, and what it remembers
 Broadcast = Callable[[ServerState, Round], Payload]
 Address = Callable[[ServerState, Round, ClientId], Payload | None]
-ClientPart = Callable[
-    ["ClientContext", Payload, ClientState | None], tuple[Payload, ClientState | None]
-]
+ClientPart = Callable[["ClientContext", Payload, State], Answer]
 ServerPart = Callable[["ServerContext", ServerState, Iterator[Reply]], ServerState]
 
 

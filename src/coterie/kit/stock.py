@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 
-from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
+from coterie.core.bundle import Bundle, Payload, ServerState, Tensors
 from coterie.core.task import Reply, Round
 from coterie.kit.context import ClientContext, ServerContext
 from coterie.kit.local import train
 from coterie.kit.method import Method
 from coterie.kit.networks import Nets
+from coterie.kit.prototypes import classification
+from coterie.kit.stages import Answer, State
 
 
 def start_from_net(self: Method, nets: Nets) -> ServerState:
@@ -27,9 +29,7 @@ def average(
     return ctx.step(server, ctx.reduce(replies)["model"])
 
 
-def train_objective(
-    self: Method, ctx: ClientContext, down: Payload, state: ClientState | None
-) -> tuple[Payload, ClientState | None]:
+def train_objective(self: Method, ctx: ClientContext, down: Payload, state: State) -> Answer:
     """Train the received model on this client's data, by the objective alone."""
     net = ctx.net(down["model"])
     train(ctx, net, ctx.objective.loss)
@@ -39,3 +39,19 @@ def train_objective(
 def global_model(self: Method, server: ServerState) -> Tensors:
     """The global model is the one that is tested."""
     return server["model"]
+
+
+def train_classifier(self: Method, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    """Train the output layer of the received model alone, by cross-entropy."""
+    net = ctx.net(down["model"])
+    train(ctx, net, classification, only=("classifier",))
+    return Bundle({"model": ctx.shared(net)}), state
+
+
+def average_classifier(
+    self: Method, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
+) -> ServerState:
+    """Average the models, and let only the output layer move: a server's momentum stops too."""
+    moved = average(self, ctx, server, replies)
+    layer = {n: t for n, t in moved["model"].items() if n.startswith("classifier.")}
+    return moved.replace(model={**server["model"], **layer})

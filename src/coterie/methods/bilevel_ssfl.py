@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import final
 
 from coterie.kit import (
+    Answer,
     Bundle,
     ClientContext,
-    ClientState,
     Method,
     Payload,
+    State,
     Stepper,
     Tensors,
     fields,
@@ -46,9 +47,7 @@ class BiLevelSSFL(Method):
     server_update = stock.average
     model = stock.global_model
 
-    def client_update(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Train both models on the same batches, the personal one first."""
         shared = ctx.net(down["model"])
         own = ctx.net(personal.own_model(ctx, state), slot=personal.PERSONAL)
@@ -62,6 +61,6 @@ class BiLevelSSFL(Method):
             stepper.report()
         return Bundle({"model": ctx.shared(shared)}), Bundle({personal.PERSONAL: ctx.weights(own)})
 
-    def personal(self, ctx: ClientContext, down: Payload, state: ClientState | None) -> Tensors:
+    def personal(self, ctx: ClientContext, down: Payload, state: State) -> Tensors:
         """theta_k."""
         return personal.own_model(ctx, state)

@@ -29,10 +29,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.kit import (
+    Answer,
     Batch,
     Bundle,
     ClientContext,
-    ClientState,
     ConfigError,
     Loss,
     Mean,
@@ -47,6 +47,7 @@ from coterie.kit import (
     ServerContext,
     ServerState,
     Stage,
+    State,
     Sum,
     fields,
     losses,
@@ -59,7 +60,6 @@ from coterie.kit.prototypes import (
     Transform,
     all_but_classifier,
     nothing_known,
-    only_classifier,
     represent,
     require_some,
 )
@@ -94,6 +94,8 @@ class FedProc(Method):
     )
 
     model = stock.global_model
+    train_head = stock.train_classifier
+    move_head = stock.average_classifier
     send_model = stock.send_model
 
     def __post_init__(self) -> None:
@@ -135,39 +137,23 @@ class FedProc(Method):
         """The model, the prototypes and which of them are known."""
         return Bundle({group: server[group] for group in ("model", "prototypes", "known")})
 
-    def train_plainly(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def train_plainly(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Train by cross-entropy alone."""
         net = ctx.net(down["model"])
         train(ctx, net, self._classify)
         return Bundle({"model": ctx.shared(net)}), None
 
-    def train_head(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
-        """Train the output layer alone."""
-        net = ctx.net(down["model"])
-        train(ctx, net, self._classify, only=("classifier",))
-        return Bundle({"model": ctx.shared(net)}), None
-
-    def extract(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def extract(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Sum up the classes under the received model."""
         return self._represented(ctx, ctx.net(down["model"])), None
 
-    def train(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def train(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Train by alpha l_gpc + (1 - alpha) CE, then sum up the classes."""
         net, known = ctx.net(down["model"]), bool(down["known"]["valid"].any())
         self._descend(ctx, net, down, self._alpha(ctx.round) if known else 0.0)
         return self._represented(ctx, net).replace(model=ctx.shared(net)), None
 
-    def train_features(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def train_features(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Train all but the output layer by l_gpc, then sum up the classes."""
         require_some(down["known"]["valid"], "the round of extraction had no answer")
         net = ctx.net(down["model"])
@@ -243,9 +229,3 @@ class FedProc(Method):
             )
             ctx.metrics["classes_known"] = float((known | seen).sum())
         return ctx.step(server, reduced["model"]) if "model" in reduced.groups else server
-
-    def move_head(
-        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
-    ) -> ServerState:
-        """Average the models, and let only the output layer move."""
-        return only_classifier(server, ctx.step(server, ctx.reduce(replies)["model"]))

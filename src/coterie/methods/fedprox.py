@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 from coterie.kit import (
+    Answer,
     Bundle,
     ClientContext,
-    ClientState,
     Method,
     Payload,
+    State,
     fields,
     parameters,
     pull_towards,
@@ -47,9 +48,7 @@ class FedProx(Method):
     server_update = stock.average
     model = stock.global_model
 
-    def client_update(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Train with the proximal gradient."""
         net = ctx.net(down["model"])
         anchor = parameters(net)

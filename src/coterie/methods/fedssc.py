@@ -32,11 +32,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.kit import (
+    Answer,
     Batch,
     Bundle,
     ClientContext,
     ClientId,
-    ClientState,
     ConfigError,
     Gather,
     Loss,
@@ -52,21 +52,15 @@ from coterie.kit import (
     ServerContext,
     ServerState,
     Stage,
+    State,
     Tensors,
     fields,
     losses,
+    prototypes,
     split,
     stock,
     train,
     trim,
-)
-from coterie.kit.prototypes import (
-    all_but_classifier,
-    classification,
-    nothing_known,
-    only_classifier,
-    represent,
-    require_some,
 )
 
 _VECTORS: Mapping[str, Rule] = {"class_means": Gather(), "class_counts": Gather()}
@@ -82,31 +76,26 @@ def weight_at(step: int, steps: int, hold: int, start: float, end: float) -> flo
 
 
 def draw(
-    vectors: Tensor,
-    counts: Tensor,
-    clients: Tensor,
-    client: ClientId | None,
-    k: int | All,
-    generator: np.random.Generator,
-    exclude_self: bool,
+    pool: Tensors, client: ClientId | None, k: int | All, draws: np.random.Generator, others: bool
 ) -> tuple[Tensor, Tensor]:
     """For every class the mean of k pool entries, and which classes have one.
 
-    `vectors` is (entries, classes, width), `counts` says which of them are shared, `clients` whose
-    they are. Where there are fewer than k entries all are averaged; `all` takes everybody's, also
-    the receiver's own.
+    The pool has `vectors` (entries, classes, width), `counts` that say which of them are shared,
+    and `clients` whose they are. Where there are fewer than k entries all are averaged. `others`
+    leaves the receiver's own out, unless it is the only one; `all` takes everybody's.
     """
+    vectors, counts, clients = pool["vectors"], pool["counts"], pool["clients"]
     classes, width = vectors.shape[1:]
     zs, known = torch.zeros(classes, width), torch.zeros(classes, dtype=torch.bool)
     for label in range(classes):
         shared = torch.nonzero(counts[:, label] > 0).flatten()
-        others = shared
-        if exclude_self and client is not None and k != "all":
-            others = shared[clients[shared] != client]
-        usable = (others if len(others) else shared).numpy()
+        theirs = shared
+        if others and client is not None and k != "all":
+            theirs = shared[clients[shared] != client]
+        usable = (theirs if len(theirs) else shared).numpy()
         wanted = len(usable) if k == "all" else min(k, len(usable))
         if wanted:
-            chosen = usable if wanted == len(usable) else generator.choice(usable, wanted, False)
+            chosen = usable if wanted == len(usable) else draws.choice(usable, wanted, False)
             zs[label] = vectors[torch.from_numpy(np.sort(chosen)), label].mean(dim=0)
             known[label] = True
     return zs, known
@@ -153,6 +142,8 @@ class FedSSC(Method):
 
     broadcast = stock.send_model
     model = stock.global_model
+    train_head = stock.train_classifier
+    move_head = stock.average_classifier
 
     def __post_init__(self) -> None:
         nothing = self.mu_glob == 0 or (self.k_shared == 0 and not self.local_pairs)
@@ -184,7 +175,7 @@ class FedSSC(Method):
 
     def init(self, nets: Nets) -> ServerState:
         """The network, and an empty pool."""
-        vectors = nothing_known(nets["model"], "zs")[0]["zs"]
+        vectors = prototypes.nothing_known(nets["model"], "zs")[0]["zs"]
         pool = {
             "vectors": torch.zeros(0, *vectors.shape),
             "counts": torch.zeros(0, len(vectors), dtype=torch.int64),
@@ -198,26 +189,15 @@ class FedSSC(Method):
         if not (self._shares and len(pool["clients"])):
             return None
         receiver = None if self.shared_draw else client
-        zs, known = draw(
-            pool["vectors"],
-            pool["counts"],
-            pool["clients"],
-            receiver,
-            self.k_shared,
-            round.generator("share", receiver),
-            self.exclude_self,
-        )
+        draws = round.generator("share", receiver)
+        zs, known = draw(pool, receiver, self.k_shared, draws, self.exclude_self)
         return Bundle({"representations": {"zs": zs}, "known": {"valid": known}})
 
-    def extract(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def extract(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Send the class means under the received model."""
         return self._represented(ctx, ctx.net(down["model"])), None
 
-    def train(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def train(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Train by CE and both contrastive terms; send model and class means."""
         net, round = ctx.net(down["model"]), ctx.round
         zs, known = self._received(ctx, net)
@@ -238,39 +218,27 @@ class FedSSC(Method):
         ctx.metrics["mu_glob"] = weight
         return self._answer(ctx, net, self._keeps_previous)
 
-    def train_features(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def train_features(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Train all but the output layer by the contrastive terms, at a constant weight."""
         net, contrasts = ctx.net(down["model"]), self.stage1 == "moon+glob"
         zs, known = self._received(ctx, net)
         if not self.local_pairs:
-            require_some(known, f"lower method.min_count (now {self.min_count})")
+            prototypes.require_some(known, f"lower method.min_count (now {self.min_count})")
         references = self._references(ctx, down, state) if contrasts else None
 
         def loss(net: Network, batch: Batch) -> Loss:
             others = None if references is None else references(batch)
             return self._sum(net(batch.x).z, batch, {}, others, self.mu_glob, zs, known)
 
-        train(ctx, net, loss, only=all_but_classifier(net))
+        train(ctx, net, loss, only=prototypes.all_but_classifier(net))
         ctx.metrics["mu_glob"] = self.mu_glob
         return self._answer(ctx, net, contrasts and self._keeps_previous)
-
-    def train_head(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
-        """Train the output layer alone by CE."""
-        net = ctx.net(down["model"])
-        train(ctx, net, classification, only=("classifier",))
-        return Bundle({"model": ctx.shared(net)}), state
 
     @property
     def _keeps_previous(self) -> bool:
         return self.mu_moon > 0 and self.negative == "previous"
 
-    def _answer(
-        self, ctx: ClientContext, net: Network, keep: bool
-    ) -> tuple[Payload, ClientState | None]:
+    def _answer(self, ctx: ClientContext, net: Network, keep: bool) -> Answer:
         """What a trained device sends, and the model that it keeps as its previous one."""
         kept = Bundle({"previous": ctx.weights(net)}) if keep else None
         return self._represented(ctx, net).replace(model=ctx.shared(net)), kept
@@ -279,7 +247,7 @@ class FedSSC(Method):
         """The class means that are shared; with another negative, also a look at the collapse."""
         if not self._shares and self.negative == "previous":
             return Bundle()
-        classes = represent(ctx, net)
+        classes = prototypes.represent(ctx, net)
         ctx.metrics["feature_std"] = classes.feature_std
         if not self._shares:
             return Bundle()
@@ -291,9 +259,7 @@ class FedSSC(Method):
             }
         )
 
-    def _references(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> References | None:
+    def _references(self, ctx: ClientContext, down: Payload, state: State) -> References | None:
         """The networks that MOON's term compares with; None where the term has no part."""
         if self.mu_moon == 0 or (self.negative == "previous" and state is None):
             return None
@@ -306,7 +272,7 @@ class FedSSC(Method):
         if ctx.own is not None:
             zs, known = ctx.own["representations"]["zs"], ctx.own["known"]["valid"]
         else:
-            vectors, nobody = nothing_known(net, "zs")
+            vectors, nobody = prototypes.nothing_known(net, "zs")
             zs, known = vectors["zs"], nobody["valid"]
         return zs.to(device), known.to(device)
 
@@ -363,12 +329,6 @@ class FedSSC(Method):
             server = server.replace(pool=pool)
             ctx.metrics["classes_shared"] = float((pool["counts"].sum(dim=0) > 0).sum())
         return ctx.step(server, reduced["model"]) if "model" in reduced.groups else server
-
-    def move_head(
-        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
-    ) -> ServerState:
-        """Average the models, and let only the output layer move."""
-        return only_classifier(server, ctx.step(server, ctx.reduce(replies)["model"]))
 
     def _with_stale(self, fresh: Tensors, old: Tensors) -> Tensors:
         """This round's pool; for classes that nobody shared, the entries of the last that had."""

@@ -22,13 +22,14 @@ import torch
 from torch import Tensor
 
 from coterie.kit import (
+    Answer,
     Batch,
     Bundle,
     ClientContext,
-    ClientState,
     Method,
     Network,
     Payload,
+    State,
     Stepper,
     Tensors,
     fields,
@@ -55,9 +56,7 @@ class MAMLSSFL(Method):
     server_update = stock.average
     model = stock.global_model
 
-    def client_update(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Local iterations on the loss of the adapted model."""
         net = ctx.net(down["model"])
         rate = ctx.local.rate(ctx.round) if self.inner_lr is None else self.inner_lr
@@ -95,7 +94,7 @@ class MAMLSSFL(Method):
                 bend = (sides[0][name] - sides[1][name]) / (2.0 * self.delta)
                 parameter.grad.copy_(slope[name] - rate * bend)
 
-    def personal(self, ctx: ClientContext, down: Payload, state: ClientState | None) -> Tensors:
+    def personal(self, ctx: ClientContext, down: Payload, state: State) -> Tensors:
         """The global model after the steps of adaptation."""
         return personal.adapt(ctx, down["model"], self.steps)
 

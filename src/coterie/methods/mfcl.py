@@ -42,6 +42,7 @@ from torch.nn import functional as F
 
 from coterie.core.settings import NormKind
 from coterie.kit import (
+    Answer,
     Backbone,
     Batch,
     Blob,
@@ -49,7 +50,6 @@ from coterie.kit import (
     Bundle,
     ClientContext,
     ClientId,
-    ClientState,
     ConfigError,
     Diverged,
     Local,
@@ -67,6 +67,7 @@ from coterie.kit import (
     ServerContext,
     ServerState,
     Stage,
+    State,
     Tensors,
     class_imbalance,
     fields,
@@ -180,9 +181,7 @@ class MFCL(Method):
         weights = server[_SENSOR]
         return Bundle({_SENSOR: {n: t for n, t in weights.items() if n.startswith("backbone.")}})
 
-    def client_update(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Train the sensor."""
         net = ctx.net(down[_SENSOR], key=_SENSOR)
         train(ctx, net, self._reconstruction)
@@ -201,9 +200,7 @@ class MFCL(Method):
             return Loss(F.mse_loss(logits.sigmoid(), x))
         return Loss(F.binary_cross_entropy_with_logits(logits, x))
 
-    def encode(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def encode(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Write pairs of representations of all images to a file, batch by batch."""
         weights = {**ctx.initial(_SENSOR), **down[_SENSOR]}  # the decoder has no part in it
         sensor = ctx.frozen(weights, key=_SENSOR)

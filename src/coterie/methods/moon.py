@@ -23,15 +23,16 @@ from typing import Literal, final
 from torch.nn import functional as F
 
 from coterie.kit import (
+    Answer,
     Batch,
     Bundle,
     ClientContext,
-    ClientState,
     ConfigError,
     Loss,
     Method,
     Network,
     Payload,
+    State,
     Tensors,
     fields,
     losses,
@@ -68,9 +69,7 @@ class MOON(Method):
     server_update = stock.average
     model = stock.global_model
 
-    def client_update(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Train against the reference models; remember the result as the newest of them."""
         net = ctx.net(down["model"])
         earlier = self._earlier(ctx, state)
@@ -99,7 +98,7 @@ class MOON(Method):
         kept = [ctx.weights(net), *_previous(state)][: self.buffer]
         return up, Bundle({f"previous_{age}": weights for age, weights in enumerate(kept)})
 
-    def _earlier(self, ctx: ClientContext, state: ClientState | None) -> list[Tensors]:
+    def _earlier(self, ctx: ClientContext, state: State) -> list[Tensors]:
         """The previous models to contrast with, newest first."""
         if self.term == "l2" or self.mu == 0:
             return []
@@ -108,6 +107,6 @@ class MOON(Method):
         return _previous(state)
 
 
-def _previous(state: ClientState | None) -> list[Tensors]:
+def _previous(state: State) -> list[Tensors]:
     """The models of a state, newest first."""
     return [state[f"previous_{age}"] for age in range(len(state.tensors))] if state else []

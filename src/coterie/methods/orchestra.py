@@ -33,11 +33,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.kit import (
+    Answer,
     Batch,
     Builder,
     Bundle,
     ClientContext,
-    ClientState,
     ConfigError,
     Gather,
     Loss,
@@ -51,6 +51,7 @@ from coterie.kit import (
     ServerContext,
     ServerState,
     Stage,
+    State,
     Stepper,
     Tensors,
     clustering,
@@ -134,9 +135,7 @@ class Orchestra(Method):
         """The target alone, for the first clusters."""
         return Bundle({"target": server["target"]})
 
-    def client_update(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Train towards C, then cluster the memory."""
         memory = state["memory"]["z"] if state else self._filled(ctx, down["target"])
         online, target = ctx.net(down["model"]), ctx.net(down["target"], key="target")
@@ -144,9 +143,7 @@ class Orchestra(Method):
         sent = {"model": ctx.shared(online), "target": ctx.shared(target)}
         return Bundle({**sent, **self._clusters(ctx, memory)}), Bundle({"memory": {"z": memory}})
 
-    def cluster(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def cluster(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Fill the memory and cluster it; nothing is trained."""
         memory = state["memory"]["z"] if state else self._filled(ctx, down["target"])
         return Bundle(self._clusters(ctx, memory)), Bundle({"memory": {"z": memory}})

@@ -22,13 +22,14 @@ from typing import Literal, final
 from torch import Tensor
 
 from coterie.kit import (
+    Answer,
     Batch,
     Bundle,
     ClientContext,
-    ClientState,
     Loss,
     Method,
     Payload,
+    State,
     Stepper,
     Tensors,
     fields,
@@ -63,9 +64,7 @@ class PerSSFL(Method):
     server_update = stock.average
     model = stock.global_model
 
-    def client_update(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Train both models, the personal one towards the predictions of the other."""
         shared = ctx.net(down["model"])
         own = ctx.net(personal.own_model(ctx, state), slot=personal.PERSONAL)
@@ -103,6 +102,6 @@ class PerSSFL(Method):
         )
         yield from zip(ctx.batches(), order_of_train, strict=True)
 
-    def personal(self, ctx: ClientContext, down: Payload, state: ClientState | None) -> Tensors:
+    def personal(self, ctx: ClientContext, down: Payload, state: State) -> Tensors:
         """theta_k."""
         return personal.own_model(ctx, state)

@@ -29,9 +29,9 @@ from typing import ClassVar, Literal, final
 import torch
 
 from coterie.kit import (
+    Answer,
     Bundle,
     ClientContext,
-    ClientState,
     ConfigError,
     Local,
     Mean,
@@ -43,6 +43,7 @@ from coterie.kit import (
     Round,
     ServerContext,
     ServerState,
+    State,
     Stepper,
     Sum,
     Tensors,
@@ -90,9 +91,7 @@ class Scaffold(Method):
         """x and c."""
         return Bundle({"model": server["model"], "control": server["control"]})
 
-    def client_update(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """K corrected steps, then the new control variate."""
         received, control = down["model"], down["control"]
         own = state["control"] if state else {n: torch.zeros_like(t) for n, t in control.items()}

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from coterie.kit import (
+    Answer,
     Bundle,
     ClientContext,
-    ClientState,
     Method,
     Nets,
     Payload,
@@ -23,6 +23,7 @@ from coterie.kit import (
     Round,
     ServerContext,
     ServerState,
+    State,
     Tensors,
     train,
 )
@@ -50,9 +51,7 @@ class Solo(Method):
         """Nothing is sent."""
         return Bundle()
 
-    def client_update(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
+    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Continue to train this client's own model."""
         net = ctx.net(state["model"] if state else ctx.fresh())
         train(ctx, net, ctx.objective.loss)
@@ -68,8 +67,6 @@ class Solo(Method):
         """There is no global model."""
         return None
 
-    def personal(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> Tensors | None:
+    def personal(self, ctx: ClientContext, down: Payload, state: State) -> Tensors | None:
         """The client's model; before its first round, its own initialisation."""
         return state["model"] if state else ctx.fresh()
