@@ -230,7 +230,7 @@ def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
     code = (
         "import sys; from coterie.cli import main, run; from coterie.core.errors import DataError\n"
         "def fail(arguments): raise DataError('the file x is broken')\n"
-        "run.split = fail; main.main(sys.argv[1:])"
+        "run.split_arguments = fail; main.main(sys.argv[1:])"
     )
     plain = program("-c", code, "run", folder=tmp_path, code=3).stderr
     assert plain == "coterie: the file x is broken\n"
