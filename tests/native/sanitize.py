@@ -3,7 +3,7 @@
     python tests/native/sanitize.py [arguments for pytest]
 
 It builds the kernels with the address and undefined-behaviour sanitizers into a temporary folder
-and runs tests/unit/nets/native with them (COTERIE_KERNELS), every variant that this processor has.
+and runs tests/unit/native with them (COTERIE_KERNELS), every variant that this processor has.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from coterie.native.build import CannotBuild, build, compiler
 
-TESTS = Path(__file__).parents[1] / "unit" / "nets" / "native"
+TESTS = Path(__file__).parents[1] / "unit" / "native"
 FLAGS = (
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=undefined",

@@ -1,7 +1,8 @@
 """Compiles the kernels: `python -m coterie.native.build`, and what an installation does.
 
 It needs a C compiler and Python's own library, nothing else. Every source is compiled once for each
-kind of vectors that the processor family has; which of them runs is decided when they are loaded.
+kind of vectors that the processor family has and each precision; which of them runs is decided when
+they are loaded. One more variant, `plain`, is made of the loops that say what a kernel computes.
 """
 
 import hashlib
@@ -17,19 +18,28 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 LIBRARY = FOLDER / "kernels.so"
 REASON = FOLDER / "kernels.txt"  # why there is no library, where building it failed
-_SOURCES = ("kernels.c", "images.c", "sgd.c")
 _COMMON = ("-O3", "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-Wno-psabi")
 _EXACT = "-ffp-contract=off"  # operations that must be rounded as torch rounds them
+
+# name: precisions in bits, flags
+_SOURCES: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {
+    "kernels.c": ((32, 64), ()),
+    "turn.c": ((32, 64), ()),
+    "images.c": ((32,), (_EXACT,)),
+    "sgd.c": ((32,), (_EXACT,)),
+}
+
 _AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
 _FUSED = ("-mavx2", "-mfma")
 
 # name: bytes of a vector, sums that fit into registers, flags
+_PLAIN = {"plain": (16, 12, ("-DPLAIN",))}
 _X86 = {
     "avx512": (64, 30, (*_FUSED, *_AVX512)),
     "avx2": (32, 12, _FUSED),
     "generic": (16, 12, ()),
-}
-_OTHERS = {"generic": (16, 30, ())}
+} | _PLAIN
+_OTHERS = {"generic": (16, 30, ())} | _PLAIN
 
 
 class CannotBuild(Exception):
@@ -67,11 +77,11 @@ def build(library: Path = LIBRARY, flags: Sequence[str] = ()) -> None:
         _call([*command, *_COMMON, *flags, named, "-c", FOLDER / "dispatch.c", "-o", objects[0]])
         for variant, (size, sums, vectors) in variants.items():
             given = (f"-DVARIANT={variant}", f"-DVECTOR_BYTES={size}", f"-DMOST_SUMS={sums}")
-            for source in _SOURCES:
-                objects.append(folder / f"{variant}-{source}.o")
-                exact = () if source == "kernels.c" else (_EXACT,)
-                options = [*_COMMON, *vectors, *exact, *flags, *given]
-                _call([*command, *options, "-c", FOLDER / source, "-o", objects[-1]])
+            for source, (precisions, exact) in _SOURCES.items():
+                for bits in precisions:
+                    objects.append(folder / f"{variant}-{bits}-{source}.o")
+                    options = [*_COMMON, *vectors, *exact, *flags, *given, f"-DPRECISION={bits}"]
+                    _call([*command, *options, "-c", FOLDER / source, "-o", objects[-1]])
         whole = folder / "kernels.so"
         _call([*command, "-shared", *flags, *objects, "-lm", "-o", whole])
         beside = library.with_name(f".{library.name}.{os.getpid()}")

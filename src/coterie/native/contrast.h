@@ -1,12 +1,28 @@
-/* MOON's term and its gradient for rows of representations, for one type of number.
+/* MOON's term and its gradient for rows of representations.
  *
  *     cos_k = z . r_k / (|z| |r_k|),   p = softmax_k(cos_k / tau),   loss = -log p_0
  *     slope = d mean(loss) / d z
  *           = 1/(samples tau) sum_k (p_k - [k = 0]) (r_k / |r_k| - cos_k z / |z|) / |z|
  *
  * No length is taken to be below `shortest`. The means over the samples are left in `means`: the
- * loss, then cos_k for every k.
+ * loss, then cos_k for every k. Needs what vectors.h needs.
  */
+#pragma once
+#include "vectors.h"
+#include <math.h>
+#include <stdlib.h>
+
+#if defined(PLAIN)
+
+static REAL NAME(dot)(const REAL *a, const REAL *b, ptrdiff_t width)
+{
+    REAL sum = 0;
+    for (ptrdiff_t e = 0; e < width; e++)
+        sum += a[e] * b[e];
+    return sum;
+}
+
+#else
 
 static REAL NAME(dot)(const REAL *a, const REAL *b, ptrdiff_t width)
 {
@@ -19,6 +35,8 @@ static REAL NAME(dot)(const REAL *a, const REAL *b, ptrdiff_t width)
         sum += a[e] * b[e];
     return sum;
 }
+
+#endif
 
 /* to = scale from, or that added to what is there */
 static void NAME(scaled)(const REAL *from, REAL scale, REAL *to, ptrdiff_t width, int added)
@@ -33,10 +51,11 @@ static double NAME(length)(const REAL *a, ptrdiff_t width, double shortest)
     return length < shortest ? shortest : length; /* what is not a number stays so */
 }
 
-EXPORT int NAME(contrast)(const REAL *z, const REAL *const *references, REAL *slope, REAL *means,
-                          ptrdiff_t samples, ptrdiff_t width, ptrdiff_t count, double tau,
-                          double shortest)
+int NAME(contrast)(const REAL *z, const REAL *const *references, REAL *slope, REAL *means,
+                   const struct contrast *shape)
 {
+    const ptrdiff_t samples = shape->samples, width = shape->width, count = shape->count;
+    const double tau = shape->tau, shortest = shape->shortest;
     double *cosines = calloc((size_t)(4 * count + 1), sizeof(double));
     if (!cosines)
         return NO_MEMORY;

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from coterie.native import switch
+from coterie.native.interface import Contrast
 from coterie.native.library import loaded
 
 _AXES = 2
@@ -30,7 +31,7 @@ def contrast(
     """
     z, held = z.contiguous(), [one.contiguous() for one in references]
     slope, means = torch.empty_like(z), z.new_empty(1 + len(held))
-    places = (ctypes.c_void_p * len(held))(*(one.data_ptr() for one in held))
-    given = (z, ctypes.addressof(places), slope, means, *z.shape, len(held), tau, shortest)
-    loaded().call("contrast", z.dtype, *given)
+    addresses = (ctypes.c_void_p * len(held))(*(one.data_ptr() for one in held))
+    shape = Contrast(*z.shape, len(held), tau, shortest)
+    loaded().call("contrast", z.dtype, z, addresses, slope, means, shape)
     return means, slope

@@ -1,9 +1,13 @@
-/* Which of the compiled variants this processor can run, the fastest first. */
-#include "lanes.h"
+/* What a library holds. Needs SOURCES, the fingerprint of the sources, as a string. */
+#include "interface.h"
 
-EXPORT const char *coterie_sources(void) { return SOURCES; }
+#if !defined(SOURCES)
+#error "dispatch.c needs SOURCES"
+#endif
 
-EXPORT const char *coterie_variants(void)
+const char *coterie_sources(void) { return SOURCES; }
+
+const char *coterie_variants(void)
 {
 #if defined(__x86_64__)
     __builtin_cpu_init();

@@ -5,14 +5,14 @@ into the processor's caches, which costs as much as the layers themselves. Where
 asked for, nothing has to be known of the layers in between.
 """
 
-import ctypes
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from coterie.native import layers, switch
+from coterie.native.interface import Batch, Layer
 from coterie.native.library import loaded
 
 _SMALLEST = 2  # what can be pooled
@@ -119,22 +119,6 @@ def _room_for(steps: Sequence[_Step], x: Tensor) -> _Room | None:
     return _Room(most, bordered)
 
 
-class _Layer(ctypes.Structure):
-    """`struct link` of linear.h."""
-
-    _fields_ = [
-        ("weight", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("inputs", ctypes.c_ssize_t),
-        ("outputs", ctypes.c_ssize_t),
-        ("k", ctypes.c_ssize_t),
-        ("padding", ctypes.c_ssize_t),
-        ("relu", ctypes.c_ssize_t),
-        ("first", ctypes.c_ssize_t),
-    ]
-
-
 class _Plan:
     """What the kernel is told for batches of one shape, as long as the weights stay in place."""
 
@@ -143,8 +127,8 @@ class _Plan:
         self._given = [one for step in steps for one in (step.layer.weight, step.layer.bias)]
         self._addresses = self._addresses_now()
         self._held: list[Tensor] = []  # what the kernel reads, contiguous
-        self._layers = (_Layer * len(steps))()
-        self._asked: list[_Layer] = []
+        self._layers = (Layer * len(steps))()
+        self._asked: list[Any] = []  # layers whose outputs are wanted
         for layer, step in zip(self._layers, steps, strict=True):
             weight, bias = step.layer.weight.detach(), layers.bias_of(step.layer).detach()
             self._held += (weight.contiguous(), bias.contiguous())
@@ -171,10 +155,8 @@ class _Plan:
         for layer in self._asked:
             outputs.append(torch.empty((samples, layer.outputs), dtype=self._dtype))
             layer.out = outputs[-1].data_ptr()
-        shape = (lanes, samples, lanes, *self._shape[1:])
-        sizes = (entries * lanes for entries in self._room)
-        told = (ctypes.addressof(self._layers), len(self._layers))
-        loaded().call("chain", self._dtype, memory, *shape, *sizes, *told)
+        batch = Batch(samples, lanes, *self._shape[1:], len(self._layers), *self._room)
+        loaded().call("networks", self._dtype, memory, self._layers, batch)
         return outputs
 
 

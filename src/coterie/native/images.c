@@ -4,11 +4,57 @@
  *
  * u is a byte of the n-th chosen image: of the image as it is, or of a window cut out of the image
  * with a border around it and mirrored at will. Every operation is rounded by itself (this file is
- * compiled without contraction), so the numbers are those of the same steps in torch.
+ * compiled without contraction), so the numbers are those of the same steps in torch. `starts` (two
+ * for each image of the store) and `mirrored` may be NULL: images as they are. Lanes beyond the
+ * chosen images may hold anything. Needs what names.h needs.
  */
-#include "lanes.h"
+#include "names.h"
+#include <stdlib.h>
+#include <string.h>
 
-#define TYPE f32
+/* Where a place of the bordered image lies in the image: mirrored at its edge, or -1 for black. */
+static inline ptrdiff_t NAME(source)(ptrdiff_t place, ptrdiff_t side, int reflect)
+{
+    if (place >= 0 && place < side)
+        return place;
+    if (!reflect)
+        return -1;
+    return place < 0 ? -place : 2 * (side - 1) - place;
+}
+
+static inline float NAME(normalised)(uint8_t byte, float mean, float std)
+{
+    return ((float)byte * (1.0f / 255.0f) - mean) / std;
+}
+
+#if defined(PLAIN)
+
+int NAME(gather)(const uint8_t *images, const int64_t *chosen, const int64_t *starts,
+                 const uint8_t *mirrored, const float *mean, const float *std, float *out,
+                 const struct images *shape)
+{
+    const struct images s = *shape;
+    for (ptrdiff_t c = 0; c < s.channels; c++)
+        for (ptrdiff_t i = 0; i < s.height; i++)
+            for (ptrdiff_t j = 0; j < s.width; j++)
+                for (ptrdiff_t n = 0; n < s.lanes; n++) {
+                    const int64_t image = chosen[n < s.count ? n : 0];
+                    ptrdiff_t row = i, column = j;
+                    if (starts) {
+                        column = mirrored[image] ? s.width - 1 - j : j;
+                        row = NAME(source)(i + starts[2 * image] - s.padding, s.height, s.reflect);
+                        column = NAME(source)(column + starts[2 * image + 1] - s.padding, s.width,
+                                              s.reflect);
+                    }
+                    const ptrdiff_t at = ((image * s.channels + c) * s.height + row) * s.width + column;
+                    const uint8_t byte = row < 0 || column < 0 ? 0 : images[at];
+                    *out++ = NAME(normalised)(byte, mean[c], std[c]);
+                }
+    return OK;
+}
+
+#else
+
 #define TILE 16 /* samples and columns that are turned at once */
 
 typedef uint8_t NAME(tile) __attribute__((vector_size(TILE), aligned(1), may_alias));
@@ -46,16 +92,6 @@ static inline __attribute__((always_inline)) void NAME(turn_tile)(const uint8_t 
     }
     for (int n = 0; n < TILE; n++)
         *(NAME(tile) *)(to + n * TILE) = columns[n];
-}
-
-/* Where a place of the bordered image lies in the image: mirrored at its edge, or -1 for black. */
-static inline ptrdiff_t NAME(source)(ptrdiff_t place, ptrdiff_t side, int reflect)
-{
-    if (place >= 0 && place < side)
-        return place;
-    if (!reflect)
-        return -1;
-    return place < 0 ? -place : 2 * (side - 1) - place;
 }
 
 struct NAME(window) {
@@ -108,16 +144,15 @@ static inline __attribute__((always_inline)) void NAME(cut)(const struct NAME(st
     }
 }
 
-/* `starts` (two for each image of the store) and `mirrored` may be NULL: images as they are. */
-EXPORT int NAME(images)(const uint8_t *images, ptrdiff_t stored, const int64_t *chosen,
-                        ptrdiff_t count, ptrdiff_t lanes, ptrdiff_t channels, ptrdiff_t height,
-                        ptrdiff_t width, const int64_t *starts, const uint8_t *mirrored,
-                        ptrdiff_t padding, int reflect, const float *mean, const float *std,
-                        float *out)
+int NAME(gather)(const uint8_t *images, const int64_t *chosen, const int64_t *starts,
+                 const uint8_t *mirrored, const float *mean, const float *std, float *out,
+                 const struct images *shape)
 {
-    const ptrdiff_t plane = height * width, across = (width + TILE - 1) / TILE * TILE;
-    const struct NAME(store) store = {images, images + stored * channels * plane, channels, height,
-                                      width, across};
+    const ptrdiff_t count = shape->count, lanes = shape->lanes, channels = shape->channels;
+    const ptrdiff_t height = shape->height, width = shape->width, plane = height * width;
+    const ptrdiff_t padding = shape->padding, across = (width + TILE - 1) / TILE * TILE;
+    const struct NAME(store) store = {images, images + shape->stored * channels * plane, channels,
+                                      height, width, across};
     uint8_t *rows = calloc((size_t)(TILE * across), 1);
     if (!rows)
         return NO_MEMORY;
@@ -127,7 +162,7 @@ EXPORT int NAME(images)(const uint8_t *images, ptrdiff_t stored, const int64_t *
             for (ptrdiff_t first = 0; first < lanes; first += TILE) {
                 for (ptrdiff_t n = 0; n < TILE && first + n < count; n++) {
                     const int64_t image = chosen[first + n];
-                    struct NAME(window) window = {padding, padding, padding, reflect, 0};
+                    struct NAME(window) window = {padding, padding, padding, shape->reflect, 0};
                     if (starts) {
                         window.top = starts[2 * image], window.left = starts[2 * image + 1];
                         window.mirrored = mirrored[image];
@@ -142,7 +177,7 @@ EXPORT int NAME(images)(const uint8_t *images, ptrdiff_t stored, const int64_t *
                     for (ptrdiff_t b = 0; b < wide; b++) {
                         float *to = out + ((c * height + i) * width + j + b) * lanes + first;
                         for (int n = 0; n < TILE; n++)
-                            to[n] = ((float)turned[b * TILE + n] * (1.0f / 255.0f) - middle) / scale;
+                            to[n] = NAME(normalised)(turned[b * TILE + n], middle, scale);
                     }
                 }
             }
@@ -151,26 +186,4 @@ EXPORT int NAME(images)(const uint8_t *images, ptrdiff_t stored, const int64_t *
     return OK;
 }
 
-/* An array (count, places) as (places, lanes); lanes beyond the count are zero. */
-#define TURN(KIND, SUFFIX)                                                                         \
-    EXPORT int JOIN(turn, SUFFIX, VARIANT)(const KIND *from, ptrdiff_t count, ptrdiff_t lanes,     \
-                                           ptrdiff_t places, KIND *to)                             \
-    {                                                                                              \
-        for (ptrdiff_t first = 0; first < lanes; first += TILE)                                    \
-            for (ptrdiff_t p = 0; p < places; p += TILE) {                                         \
-                const ptrdiff_t wide = places - p < TILE ? places - p : TILE;                      \
-                const ptrdiff_t tall = count - first < TILE ? count - first : TILE;                \
-                if (wide == TILE && tall == TILE)                                                  \
-                    for (ptrdiff_t q = 0; q < TILE; q++)                                           \
-                        for (ptrdiff_t n = 0; n < TILE; n++)                                       \
-                            to[(p + q) * lanes + first + n] = from[(first + n) * places + p + q];  \
-                else                                                                               \
-                    for (ptrdiff_t q = 0; q < wide; q++)                                           \
-                        for (ptrdiff_t n = 0; n < TILE; n++)                                       \
-                            to[(p + q) * lanes + first + n] =                                      \
-                                n < tall ? from[(first + n) * places + p + q] : 0;                 \
-            }                                                                                      \
-        return OK;                                                                                 \
-    }
-TURN(float, f32)
-TURN(double, f64)
+#endif

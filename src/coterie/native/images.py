@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from coterie.native.interface import Images
 from coterie.native.layers import as_batch, lanes_for
 from coterie.native.library import loaded
 
@@ -38,10 +39,9 @@ def gather(
     memory = torch.empty((channels, height, width, lanes))
     middle = _values(tuple(mean or [0.0] * channels))
     scale = _values(tuple(std or [1.0] * channels))
-    shape = (len(rows), lanes, channels, height, width)
-    window = (starts, mirrored, padding, reflect)
-    given = (store, len(store), rows.contiguous(), *shape, *window, middle, scale, memory)
-    loaded().call("images", torch.float32, *given)
+    shape = Images(len(store), len(rows), lanes, channels, height, width, padding, reflect)
+    given = (store, rows.contiguous(), starts, mirrored, middle, scale, memory, shape)
+    loaded().call("gather", torch.float32, *given)
     return as_batch(memory, len(rows))
 
 

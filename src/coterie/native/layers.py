@@ -7,6 +7,7 @@ the lanes beyond n hold is anything in a forward pass, which does not mix sample
 backward pass, which sums over them.
 """
 
+import ctypes
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from coterie.native import switch
+from coterie.native.interface import Convolution
 from coterie.native.library import LANES, loaded
 
 _BATCH_AXES = 4
@@ -48,7 +50,7 @@ def in_lanes(x: Tensor, summed: bool = False) -> Tensor:
         cleared[..., samples:] = 0
         return cleared
     memory = torch.empty((channels, height, width, lanes), dtype=x.dtype)
-    loaded().call("turn", x.dtype, x.contiguous(), samples, lanes, places, memory)
+    loaded().call("turn", x.dtype, x.contiguous(), memory, samples, lanes, places)
     return memory
 
 
@@ -130,10 +132,10 @@ def _bordered(memory: Tensor, padding: int) -> Tensor:
     return bordered
 
 
-def _shape(memory: Tensor, weight: Tensor) -> tuple[int, ...]:
-    """What every kernel is told: lanes, channels, rows, columns, outputs, side of the weights."""
+def _shape(memory: Tensor, weight: Tensor) -> ctypes.Structure:
     channels, height, width, lanes = memory.shape
-    return lanes, channels, height, width, len(weight), weight.shape[-1]
+    outputs, _, k, _ = weight.shape
+    return Convolution(lanes, channels, height, width, outputs, k)
 
 
 def _pooled(memory: Tensor, weight: Tensor) -> tuple[int, ...]:
@@ -145,12 +147,12 @@ def _pooled(memory: Tensor, weight: Tensor) -> tuple[int, ...]:
 def _forward(memory: Tensor, weight: Tensor, bias: Tensor, chosen: Tensor | None) -> Tensor:
     """Without `chosen` in the form for frozen networks, which may round differently."""
     pooled = torch.empty(_pooled(memory, weight), dtype=memory.dtype)
-    given = (memory, memory.shape[-1], weight.contiguous(), bias.contiguous(), pooled)
+    given = (memory, weight.contiguous(), bias.contiguous(), pooled)
     shape = _shape(memory, weight)
     if chosen is None:
-        loaded().call("frozen", memory.dtype, *given, *shape)
+        loaded().call("frozen", memory.dtype, *given, shape)
     else:
-        loaded().call("forward", memory.dtype, *given, chosen, *shape)
+        loaded().call("forward", memory.dtype, *given, chosen, shape)
     return pooled
 
 
@@ -174,11 +176,11 @@ class _ConvReLUPool(torch.autograd.Function):
         of_x = of_weight = of_bias = None
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
             of_weight, of_bias = torch.empty_like(weight), weight.new_empty(len(weight))
-            given = (memory, memory.shape[-1], pooled, chosen, of_weight, of_bias)
-            loaded().call("weight_gradient", dtype, *given, *shape)
+            given = (memory, pooled, chosen, of_weight, of_bias)
+            loaded().call("weight_gradient", dtype, *given, shape)
         if ctx.needs_input_grad[0]:
             whole = torch.empty_like(memory)
-            loaded().call("input_gradient", dtype, pooled, chosen, weight, whole, *shape)
+            loaded().call("input_gradient", dtype, pooled, chosen, weight, whole, shape)
             edge, (_, height, width, _) = ctx.padding, whole.shape
             inner = whole[:, edge : height - edge, edge : width - edge]
             of_x = as_batch(inner, ctx.samples)

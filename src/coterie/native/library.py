@@ -13,6 +13,7 @@ from torch import Tensor
 from coterie.core.errors import ConfigError
 from coterie.core.settings import KernelKind
 from coterie.native.build import LIBRARY, REASON, fingerprint
+from coterie.native.interface import BOTH, SINGLE
 
 LANES = 16  # samples are padded to a multiple of it
 
@@ -20,22 +21,7 @@ CHOICE = "COTERIE_KERNEL"  # what net.kernel = "auto" means, where it is set
 VECTORS = "COTERIE_VECTORS"  # a variant by name instead of the fastest
 PLACE = "COTERIE_KERNELS"  # a library by its path instead of the installed one
 
-_P, _S, _I = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int
-_F, _D = ctypes.c_float, ctypes.c_double
-_Signature = tuple[type[Any], ...]
-_BOTH: dict[str, _Signature] = {  # in both precisions
-    "forward": (_P, _S, _P, _P, _P, _P, *(_S,) * 6),
-    "frozen": (_P, _S, _P, _P, _P, *(_S,) * 6),
-    "weight_gradient": (_P, _S, _P, _P, _P, _P, *(_S,) * 6),
-    "input_gradient": (_P, _P, _P, _P, *(_S,) * 6),
-    "chain": (_P, *(_S,) * 7, _P, _S),
-    "contrast": (_P, _P, _P, _P, *(_S,) * 3, _D, _D),
-    "turn": (_P, _S, _S, _S, _P),
-}
-_SINGLE: dict[str, _Signature] = {
-    "images": (_P, _S, _P, *(_S,) * 5, _P, _P, _S, _I, _P, _P, _P),
-    "sgd": (_P, _P, _P, _P, _S, _F, _F, _F, _I),
-}
+Value = Tensor | float | ctypes.Structure | ctypes.Array[Any] | None  # of an argument
 _TYPES = {torch.float32: "f32", torch.float64: "f64"}
 
 
@@ -47,19 +33,19 @@ class Missing:
 
 
 class Library:
-    """The kernels of one variant; a call takes tensors, None and numbers."""
+    """The kernels of one variant; a call takes tensors, structures, None and numbers."""
 
     def __init__(self, path: Path, variant: str) -> None:
         self.path, self.variant = path, variant
         loaded = ctypes.CDLL(str(path))
         self._functions: dict[tuple[str, torch.dtype], Any] = {}
         for dtype, suffix in _TYPES.items():
-            for name, signature in (_BOTH | _SINGLE if suffix == "f32" else _BOTH).items():
+            for name, signature in (BOTH | SINGLE if suffix == "f32" else BOTH).items():
                 function = getattr(loaded, f"{name}_{suffix}_{variant}")
                 function.argtypes, function.restype = signature, ctypes.c_int
                 self._functions[name, dtype] = function
 
-    def call(self, name: str, dtype: torch.dtype, *values: Tensor | float | None) -> None:
+    def call(self, name: str, dtype: torch.dtype, *values: Value) -> None:
         """Call a kernel; the tensors must be as it wants them."""
         plain = (value.data_ptr() if isinstance(value, Tensor) else value for value in values)
         if self._functions[name, dtype](*plain) != 0:

@@ -4,22 +4,23 @@
  *
  * The gradients stay where automatic differentiation put them: one array for each tensor, NULL for
  * one that got none, which keeps its weights and its velocity. Where the processor has fused
- * multiply-adds they stand where torch has them.
+ * multiply-adds they stand where torch has them. It is its own specification: a plain loop, which
+ * compilers turn into vectors. Needs what names.h needs.
  */
-#include "lanes.h"
+#include "names.h"
 
-#define TYPE f32
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 #define FUSED(a, b, c) __builtin_fmaf(a, b, c)
 #else
 #define FUSED(a, b, c) ((a) * (b) + (c))
 #endif
 
-EXPORT int NAME(sgd)(float *weights, float *velocities, const float *const *gradients,
-                     const int64_t *sizes, ptrdiff_t tensors, float rate, float momentum,
-                     float decay, int nesterov)
+int NAME(sgd)(float *weights, float *velocities, const float *const *gradients,
+              const int64_t *sizes, const struct descent *step)
 {
-    for (ptrdiff_t t = 0; t < tensors; weights += sizes[t], velocities += sizes[t], t++) {
+    const float rate = step->rate, momentum = step->momentum, decay = step->decay;
+    const int nesterov = step->nesterov;
+    for (ptrdiff_t t = 0; t < step->tensors; weights += sizes[t], velocities += sizes[t], t++) {
         const float *restrict gradient = gradients[t];
         float *restrict weight = weights, *restrict velocity = velocities;
         if (!gradient)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from coterie.native import switch
+from coterie.native.interface import Descent
 from coterie.native.library import loaded
 
 
@@ -28,7 +29,6 @@ class FlatSGD:
         weight_decay: float = 0.0,
     ) -> None:
         self._parameters = list(parameters)
-        self._rates = (lr, momentum, weight_decay, nesterov)
         sizes = [parameter.numel() for parameter in self._parameters]
         self._weights = torch.empty(sum(sizes))
         self._velocities = torch.zeros(sum(sizes))
@@ -38,16 +38,15 @@ class FlatSGD:
             parameter.data = part.view(parameter.shape)
         self._sizes = torch.tensor(sizes, dtype=torch.int64)
         self._gradients = (ctypes.c_void_p * len(sizes))()
+        self._step = Descent(len(sizes), lr, momentum, weight_decay, nesterov)
 
     @torch.no_grad()
     def step(self) -> None:
         """Move every parameter that has a gradient."""
         held = [None if p.grad is None else p.grad.contiguous() for p in self._parameters]
         self._gradients[:] = [None if one is None else one.data_ptr() for one in held]
-        lr, momentum, decay, nesterov = self._rates
-        place = ctypes.addressof(self._gradients)
-        given = (self._weights, self._velocities, place, self._sizes, len(held))
-        loaded().call("sgd", torch.float32, *given, lr, momentum, decay, nesterov)
+        given = (self._weights, self._velocities, self._gradients, self._sizes, self._step)
+        loaded().call("sgd", torch.float32, *given)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""

@@ -8,23 +8,29 @@
  *
  * so that eight multiplications do the work of twenty. B^T x is found once for a row of x and kept
  * in a ring for the rows of results that need it. Results differ from the plain form's by a few
- * roundings more; what is not finite in x makes its whole tile so.
+ * roundings more; what is not finite in x makes its whole tile so. Needs what vectors.h needs.
  */
+#pragma once
+#include "convolution.h"
+#include "vectors.h"
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(PLAIN)
+
+int NAME(frozen)(const REAL *x, const REAL *weight, const REAL *bias, REAL *y,
+                 const struct convolution *shape)
+{
+    return NAME(forward)(x, weight, bias, y, NULL, shape);
+}
+
+#else
 
 #define POINTS 8
 #define TILE 4 /* places of a row of results that are found together */
 #define ROWS_OF_WEIGHTS 5
 #define RING 6 /* rows of x that two rows of results, pooled together, need */
 
-/* Sums are kept for several outputs and GROUP vectors, each a tile of so many samples. */
-#if MOST_SUMS >= 24
-#define GROUP 4
-#define EACH_VECTOR(F, o) F(o, 0) F(o, 1) F(o, 2) F(o, 3)
-#else
-#define GROUP 2
-#define EACH_VECTOR(F, o) F(o, 0) F(o, 1)
-#endif
-#define GROUP_SIZE (GROUP * WIDTH)
 #define MOST_OUTPUTS 6
 
 struct NAME(tiled) {
@@ -33,7 +39,7 @@ struct NAME(tiled) {
     REAL *ring;     /* B^T x: (group of vectors, point, row of the ring, channel, vector) */
     REAL *products; /* (point, output, vector) for one row of one group */
     REAL *above;    /* (output, vector, left or right): the upper row of results, half pooled */
-    ptrdiff_t channels, height, width, x_lanes, lanes;
+    ptrdiff_t channels, height, width, lanes;
     ptrdiff_t rows, columns, tiles; /* of y; tiles in one of its rows */
 };
 
@@ -58,7 +64,7 @@ static void NAME(tile_weights)(const REAL *w, REAL *to, ptrdiff_t step)
 static void NAME(tile_row)(const struct NAME(tiled) *layer, ptrdiff_t row, ptrdiff_t n,
                            ptrdiff_t vectors)
 {
-    const ptrdiff_t step = layer->x_lanes, width = layer->width;
+    const ptrdiff_t step = layer->lanes, width = layer->width;
     const ptrdiff_t point = RING * layer->channels * GROUP_SIZE;
     for (ptrdiff_t c = 0; c < layer->channels; c++) {
         const REAL *x = layer->x + (c * layer->height + row) * width * step + n;
@@ -129,8 +135,6 @@ TILED(6)
 
 /* A^T of the products, pooled; the lower of two rows ends with bias and ReLU. */
 #define AT_POINT(p) LOAD(product + (p) * outputs * GROUP_SIZE)
-#define LARGER(one, other) SELECT(KEEPS(one, other), one, other)
-#define POSITIVE(value) SELECT((value) <= (VECTOR){0}, (VECTOR){0}, value)
 
 static void NAME(tile_finish)(const struct NAME(tiled) *layer, ptrdiff_t row, ptrdiff_t group,
                               ptrdiff_t n, ptrdiff_t vectors, ptrdiff_t first, ptrdiff_t outputs)
@@ -187,12 +191,12 @@ static void NAME(tile_rows)(const struct NAME(tiled) *layer, ptrdiff_t i, ptrdif
         }
 }
 
-static int NAME(tiled_forward)(const REAL *x, ptrdiff_t x_lanes, const REAL *weight,
-                               const REAL *bias, REAL *y, ptrdiff_t lanes, ptrdiff_t channels,
-                               ptrdiff_t height, ptrdiff_t width, ptrdiff_t outputs)
+static int NAME(tiled_forward)(const REAL *x, const REAL *weight, const REAL *bias, REAL *y,
+                               const struct convolution *shape)
 {
-    const ptrdiff_t rows = (height - ROWS_OF_WEIGHTS + 1) / 2;
-    const ptrdiff_t columns = (width - ROWS_OF_WEIGHTS + 1) / 2, tiles = (columns + 1) / 2;
+    const ptrdiff_t lanes = shape->lanes, channels = shape->channels, outputs = shape->outputs;
+    const ptrdiff_t rows = pooled(shape->height, ROWS_OF_WEIGHTS);
+    const ptrdiff_t columns = pooled(shape->width, ROWS_OF_WEIGHTS), tiles = (columns + 1) / 2;
     const ptrdiff_t ring = tiles * POINTS * RING * channels * GROUP_SIZE;
     const ptrdiff_t products = POINTS * MOST_OUTPUTS * GROUP_SIZE;
     const ptrdiff_t above = MOST_OUTPUTS * GROUP_SIZE * 2;
@@ -214,7 +218,8 @@ static int NAME(tiled_forward)(const REAL *x, ptrdiff_t x_lanes, const REAL *wei
                         weights + first * POINTS * taps + (u * channels + c) * size + o, taps * size);
     }
     const struct NAME(tiled) layer = {x, bias, y, memory, memory + ring, memory + ring + products,
-                                      channels, height, width, x_lanes, lanes, rows, columns, tiles};
+                                      channels, shape->height, shape->width, lanes, rows, columns,
+                                      tiles};
     for (ptrdiff_t n = 0; n < lanes; n += GROUP_SIZE) {
         const ptrdiff_t left = (lanes - n) / WIDTH, vectors = left < GROUP ? left : GROUP;
         for (ptrdiff_t row = 0; row < RING - 2; row++)
@@ -228,3 +233,13 @@ static int NAME(tiled_forward)(const REAL *x, ptrdiff_t x_lanes, const REAL *wei
     free(memory);
     return OK;
 }
+
+int NAME(frozen)(const REAL *x, const REAL *weight, const REAL *bias, REAL *y,
+                 const struct convolution *shape)
+{
+    if (shape->k == ROWS_OF_WEIGHTS)
+        return NAME(tiled_forward)(x, weight, bias, y, shape);
+    return NAME(forward)(x, weight, bias, y, NULL, shape);
+}
+
+#endif

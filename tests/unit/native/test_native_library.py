@@ -179,7 +179,7 @@ def test_memory_that_runs_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     found = loaded()
     monkeypatch.setitem(found._functions, ("turn", torch.float32), lambda *values: 1)
     with pytest.raises(MemoryError, match="'turn'"):
-        found.call("turn", torch.float32, None, 1, 16, 1, None)
+        found.call("turn", torch.float32, None, None, 1, 16, 1)
 
 
 @needs_kernels

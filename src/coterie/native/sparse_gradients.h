@@ -7,9 +7,27 @@
  *     weight'[o, c, u, v] = sum over windows of g x[c, 2 i + a + u, 2 j + b + v]
  *     x'[c, 2 i + r, 2 j + s] += g weight[o, c, r - a, s - b]
  *
- * Square weights of three or five; K1 is K + 1. The file that includes this says what BITS, BLEND
- * and WITH_BIT are.
+ * Square weights of three or five; K1 is K + 1. What they compute is said in gradients.h. Needs what
+ * vectors.h needs; empty on processors without mask registers.
  */
+#pragma once
+#include "stretch.h"
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__AVX512F__) && VECTOR_BYTES == 64
+#define HAS_SPARSE_GRADIENTS
+#include <immintrin.h>
+
+#if PRECISION == 32
+#define BITS __mmask16
+#define BLEND(bits, no, yes) ((VECTOR)_mm512_mask_blend_ps(bits, (__m512)(no), (__m512)(yes)))
+#define WITH_BIT(codes, bit) _mm512_test_epi32_mask((__m512i)(codes), _mm512_set1_epi32(bit))
+#else
+#define BITS __mmask8
+#define BLEND(bits, no, yes) ((VECTOR)_mm512_mask_blend_pd(bits, (__m512d)(no), (__m512d)(yes)))
+#define WITH_BIT(codes, bit) _mm512_test_epi64_mask((__m512i)(codes), _mm512_set1_epi64(bit))
+#endif
 
 /* ---- what is remembered of a window: its gradient, and the rows and columns of the places ---- */
 
@@ -36,11 +54,12 @@ static int NAME(make_places)(struct NAME(places) *places, ptrdiff_t vectors)
     return 0;
 }
 
-static void NAME(note_places)(const REAL *gradient, const uint8_t *chosen, ptrdiff_t lanes,
-                              ptrdiff_t rows, ptrdiff_t columns, const struct NAME(stretch) *part,
+static void NAME(note_places)(const REAL *gradient, const uint8_t *chosen,
+                              const struct convolution *shape, const struct NAME(stretch) *part,
                               struct NAME(places) *to, REAL *bias_sums)
 {
-    const ptrdiff_t vectors = lanes / WIDTH;
+    const ptrdiff_t lanes = shape->lanes, vectors = lanes / WIDTH;
+    const ptrdiff_t rows = pooled(shape->height, shape->k), columns = pooled(shape->width, shape->k);
     for (ptrdiff_t o = 0; o < part->outputs; o++) {
         REAL *total = bias_sums + (part->output + o) * WIDTH;
         VECTOR sum = LOAD(total);
@@ -68,10 +87,10 @@ static void NAME(note_places)(const REAL *gradient, const uint8_t *chosen, ptrdi
 #define UPPER(s)                                              \
     VECTOR p##s = LOAD(x), q##s = LOAD(x + x_row);            \
     IN_REGISTERS(p##s, q##s);                                 \
-    x += x_lanes;
-#define LEAN_3(t) VECTOR s0##t = LOAD(AT(t, 0)), s1##t = LOAD(AT(t, 1)), s2##t = LOAD(AT(t, 2));
-#define LEAN_2(t) VECTOR s0##t = LOAD(AT(t, 0)), s1##t = LOAD(AT(t, 1));
-#define LEAN_1(t) VECTOR s0##t = LOAD(AT(t, 0));
+    x += lanes;
+#define SPARSE_3(t) VECTOR s0##t = LOAD(AT(t, 0)), s1##t = LOAD(AT(t, 1)), s2##t = LOAD(AT(t, 2));
+#define SPARSE_2(t) VECTOR s0##t = LOAD(AT(t, 0)), s1##t = LOAD(AT(t, 1));
+#define SPARSE_1(t) VECTOR s0##t = LOAD(AT(t, 0));
 #define KEEP_3(t) STORE(AT(t, 0), s0##t); STORE(AT(t, 1), s1##t); STORE(AT(t, 2), s2##t);
 #define KEEP_2(t) STORE(AT(t, 0), s0##t); STORE(AT(t, 1), s1##t);
 #define KEEP_1(t) STORE(AT(t, 0), s0##t);
@@ -84,7 +103,7 @@ static void NAME(note_places)(const REAL *gradient, const uint8_t *chosen, ptrdi
     }
 #define TAKE_3(o) TAKE(o, 0, 1) TAKE(o, 1, 2) TAKE(o, 2, 3)
 #define TAKE_5(o) TAKE_3(o) TAKE(o, 3, 4) TAKE(o, 4, 5)
-#define LEAN_OUTPUT(o, K)                                       \
+#define SPARSE_OUTPUT(o, K)                                       \
     {                                                           \
         const ptrdiff_t noted = ((o) * vectors + n);            \
         const BITS a = low[noted], b = right[noted];      \
@@ -92,62 +111,62 @@ static void NAME(note_places)(const REAL *gradient, const uint8_t *chosen, ptrdi
         VECTOR here = CHOSEN(0);                                \
         TAKE_##K(o)                                             \
     }
-#define OUTPUTS_1(K) LEAN_OUTPUT(0, K)
-#define OUTPUTS_2(K) OUTPUTS_1(K) LEAN_OUTPUT(1, K)
-#define OUTPUTS_3(K) OUTPUTS_2(K) LEAN_OUTPUT(2, K)
+#define OUTPUTS_1(K) SPARSE_OUTPUT(0, K)
+#define OUTPUTS_2(K) OUTPUTS_1(K) SPARSE_OUTPUT(1, K)
+#define OUTPUTS_3(K) OUTPUTS_2(K) SPARSE_OUTPUT(2, K)
 
-#define LEAN_WEIGHTS(K, K1, BLOCK)                                                                 \
-    static void NAME(lean_weights_##K##_##BLOCK)(                                                  \
-        const REAL *from, ptrdiff_t x_lanes, ptrdiff_t x_row, const struct NAME(places) *places,   \
-        ptrdiff_t lanes, ptrdiff_t columns, REAL *sums, ptrdiff_t outputs)                         \
+#define SPARSE_WEIGHTS(K, K1, BLOCK)                                                                 \
+    static void NAME(sparse_weights_##K##_##BLOCK)(                                                  \
+        const REAL *from, ptrdiff_t x_row, const struct NAME(places) *places, ptrdiff_t lanes,     \
+        ptrdiff_t columns, REAL *sums, ptrdiff_t outputs)                                          \
     {                                                                                              \
         const ptrdiff_t vectors = lanes / WIDTH, each = BLOCK * vectors;                           \
         const BITS *low = places->low, *right = places->right;                               \
         const REAL *gradient = places->g;                                                          \
-        EACH_##K(LEAN_##BLOCK)                                                                     \
+        EACH_##K(SPARSE_##BLOCK)                                                                     \
         for (ptrdiff_t j = 0; j < columns; j++) {                                                  \
             for (ptrdiff_t n = 0; n < vectors; n++) {                                              \
                 const REAL *x = from + n * WIDTH;                                                  \
                 EACH_##K1(UPPER) OUTPUTS_##BLOCK(K)                                                \
             }                                                                                      \
-            from += 2 * x_lanes, low += each, right += each, gradient += each * WIDTH;             \
+            from += 2 * lanes, low += each, right += each, gradient += each * WIDTH;               \
         }                                                                                          \
         EACH_##K(KEEP_##BLOCK)                                                                     \
     }
-LEAN_WEIGHTS(3, 4, 1)
-LEAN_WEIGHTS(3, 4, 2)
-LEAN_WEIGHTS(3, 4, 3)
-LEAN_WEIGHTS(5, 6, 1)
-LEAN_WEIGHTS(5, 6, 2)
-LEAN_WEIGHTS(5, 6, 3)
+SPARSE_WEIGHTS(3, 4, 1)
+SPARSE_WEIGHTS(3, 4, 2)
+SPARSE_WEIGHTS(3, 4, 3)
+SPARSE_WEIGHTS(5, 6, 1)
+SPARSE_WEIGHTS(5, 6, 2)
+SPARSE_WEIGHTS(5, 6, 3)
 
-typedef void NAME(lean_weights)(const REAL *, ptrdiff_t, ptrdiff_t, const struct NAME(places) *,
-                                ptrdiff_t, ptrdiff_t, REAL *, ptrdiff_t);
-static NAME(lean_weights) *const NAME(lean_weights_by)[2][3] = {
-    {NAME(lean_weights_3_1), NAME(lean_weights_3_2), NAME(lean_weights_3_3)},
-    {NAME(lean_weights_5_1), NAME(lean_weights_5_2), NAME(lean_weights_5_3)},
+typedef void NAME(sparse_weights)(const REAL *, ptrdiff_t, const struct NAME(places) *, ptrdiff_t,
+                                ptrdiff_t, REAL *, ptrdiff_t);
+static NAME(sparse_weights) *const NAME(sparse_weights_by)[2][3] = {
+    {NAME(sparse_weights_3_1), NAME(sparse_weights_3_2), NAME(sparse_weights_3_3)},
+    {NAME(sparse_weights_5_1), NAME(sparse_weights_5_2), NAME(sparse_weights_5_3)},
 };
-#define LEAN_BLOCK 3
+#define SPARSE_BLOCK 3
 
-static int NAME(lean_weight_gradient)(const REAL *x, ptrdiff_t x_lanes, const REAL *gradient,
-                                      const uint8_t *chosen, REAL *sums, REAL *bias_sums,
-                                      ptrdiff_t lanes, ptrdiff_t channels, ptrdiff_t height,
-                                      ptrdiff_t width, ptrdiff_t outputs, ptrdiff_t k)
+static int NAME(sparse_weight_gradient)(const REAL *x, const REAL *gradient, const uint8_t *chosen,
+                                      REAL *sums, REAL *bias_sums, const struct convolution *shape)
 {
-    const ptrdiff_t rows = (height - k + 1) / 2, columns = (width - k + 1) / 2, row = width * x_lanes;
+    const ptrdiff_t lanes = shape->lanes, outputs = shape->outputs, k = shape->k;
+    const ptrdiff_t rows = pooled(shape->height, k), columns = pooled(shape->width, k);
+    const ptrdiff_t row = shape->width * lanes;
     struct NAME(places) places = {NULL, NULL, NULL};
     struct NAME(stretch) part = {0, 0, 0, 0, columns};
-    if (!NAME(make_places)(&places, columns * LEAN_BLOCK * (lanes / WIDTH)))
+    if (!NAME(make_places)(&places, columns * SPARSE_BLOCK * (lanes / WIDTH)))
         return NO_MEMORY;
     for (part.row = 0; part.row < rows; part.row++)
         for (part.output = 0; part.output < outputs; part.output += part.outputs) {
-            const ptrdiff_t left = outputs - part.output, turns = (left + LEAN_BLOCK - 1) / LEAN_BLOCK;
+            const ptrdiff_t left = outputs - part.output, turns = (left + SPARSE_BLOCK - 1) / SPARSE_BLOCK;
             part.outputs = (left + turns - 1) / turns;
-            NAME(note_places)(gradient, chosen, lanes, rows, columns, &part, &places, bias_sums);
-            for (ptrdiff_t c = 0; c < channels; c++)
+            NAME(note_places)(gradient, chosen, shape, &part, &places, bias_sums);
+            for (ptrdiff_t c = 0; c < shape->channels; c++)
                 for (ptrdiff_t u = 0; u < k; u++)
-                    NAME(lean_weights_by)[k == 5][part.outputs - 1](
-                        x + (c * height + 2 * part.row + u) * row, x_lanes, row, &places, lanes,
+                    NAME(sparse_weights_by)[k == 5][part.outputs - 1](
+                        x + (c * shape->height + 2 * part.row + u) * row, row, &places, lanes,
                         columns, sums + ((c * k + u) * k * outputs + part.output) * WIDTH, outputs);
         }
     NAME(free_places)(&places);
@@ -178,8 +197,8 @@ static int NAME(lean_weight_gradient)(const REAL *x, ptrdiff_t x_lanes, const RE
         STORE(to, LOAD(to) + d0##r);                                \
         STORE(to + lanes, LOAD(to + lanes) + d1##r);                \
     }
-#define LEAN_INPUT(K, K1)                                                                          \
-    static void NAME(lean_input_##K)(const struct NAME(places) *places, ptrdiff_t at,              \
+#define SPARSE_INPUT(K, K1)                                                                          \
+    static void NAME(sparse_input_##K)(const struct NAME(places) *places, ptrdiff_t at,              \
                                      ptrdiff_t vectors, ptrdiff_t outputs, const REAL *w,          \
                                      REAL *x, ptrdiff_t x_row, ptrdiff_t lanes)                    \
     {                                                                                              \
@@ -194,14 +213,15 @@ static int NAME(lean_weight_gradient)(const REAL *x, ptrdiff_t x_lanes, const RE
         }                                                                                          \
         EACH_##K1(PUT)                                                                             \
     }
-LEAN_INPUT(3, 4)
-LEAN_INPUT(5, 6)
+SPARSE_INPUT(3, 4)
+SPARSE_INPUT(5, 6)
 
-static int NAME(lean_input)(const REAL *gradient, const uint8_t *chosen, const REAL *weight, REAL *x,
-                            ptrdiff_t lanes, ptrdiff_t channels, ptrdiff_t height, ptrdiff_t width,
-                            ptrdiff_t outputs, ptrdiff_t k)
+static int NAME(sparse_input)(const REAL *gradient, const uint8_t *chosen, const REAL *weight, REAL *x,
+                            const struct convolution *shape)
 {
-    const ptrdiff_t rows = (height - k + 1) / 2, columns = (width - k + 1) / 2;
+    const ptrdiff_t lanes = shape->lanes, channels = shape->channels, outputs = shape->outputs;
+    const ptrdiff_t height = shape->height, width = shape->width, k = shape->k;
+    const ptrdiff_t rows = pooled(height, k), columns = pooled(width, k);
     const ptrdiff_t vectors = lanes / WIDTH, plane = height * width * lanes, wide = k + 2;
     const ptrdiff_t of_channel = outputs * k * wide;
     REAL *packed = calloc((size_t)(channels * of_channel + outputs * WIDTH), sizeof(REAL));
@@ -218,13 +238,12 @@ static int NAME(lean_input)(const REAL *gradient, const uint8_t *chosen, const R
     memset(x, 0, (size_t)(channels * plane) * sizeof(REAL));
     struct NAME(stretch) part = {0, outputs, 0, 0, columns};
     for (part.row = 0; part.row < rows; part.row++) {
-        NAME(note_places)(gradient, chosen, lanes, rows, columns, &part, &places,
-                          packed + channels * of_channel);
+        NAME(note_places)(gradient, chosen, shape, &part, &places, packed + channels * of_channel);
         for (ptrdiff_t j = 0; j < columns; j++)
             for (ptrdiff_t n = 0; n < vectors; n++)
                 for (ptrdiff_t c = 0; c < channels; c++)
                     for (ptrdiff_t s = 0; s <= k; s += 2)
-                        (k == 5 ? NAME(lean_input_5) : NAME(lean_input_3))(
+                        (k == 5 ? NAME(sparse_input_5) : NAME(sparse_input_3))(
                             &places, j * outputs * vectors + n, vectors, outputs,
                             packed + c * of_channel + s,
                             x + c * plane + (2 * part.row * width + 2 * j + s) * lanes + n * WIDTH,
@@ -234,3 +253,5 @@ static int NAME(lean_input)(const REAL *gradient, const uint8_t *chosen, const R
     free(packed);
     return OK;
 }
+
+#endif

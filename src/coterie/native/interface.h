@@ -1,0 +1,84 @@
+/* All that Python calls. This file is the only list: C takes its prototypes from it (names.h), and
+ * interface.py reads it for structures and types of arguments.
+ *
+ * Every array of numbers has its samples innermost: (channel, row, column, lane), the samples padded
+ * to a multiple of sixteen ("lanes"), so that each multiply-add is a full vector however few
+ * channels a layer has. Kernels trust what they are given, and return OK or NO_MEMORY.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define OK 0
+#define NO_MEMORY 1
+
+/* A convolution with bias, ReLU and 2 x 2 max-pooling: k x k weights, stride 1, a last odd row or
+ * column left out. x is (channels, height, width, lanes), with its border of zeros already; y is
+ * (outputs, (height - k + 1) / 2, (width - k + 1) / 2, lanes), weights are (outputs, channels, k, k). */
+struct convolution {
+    ptrdiff_t lanes, channels, height, width, outputs, k;
+};
+
+/* A layer of a network without gradients: such a convolution, or a linear layer (k = 0). */
+struct layer {
+    const void *weight, *bias;
+    void *out;                 /* (samples, outputs), or NULL: nobody asks for this layer */
+    ptrdiff_t inputs, outputs; /* channels of a convolution */
+    ptrdiff_t k, padding;      /* of a convolution */
+    int relu;                  /* of a linear layer */
+    int first;                 /* it takes the batch: another network begins */
+};
+
+/* A batch (channels, height, width, lanes) for networks of `layers`. */
+struct batch {
+    ptrdiff_t samples, lanes, height, width, layers;
+    ptrdiff_t most;     /* entries of a sample in the largest outputs of a layer */
+    ptrdiff_t bordered; /* and in the largest inputs with a border, 0 without any */
+};
+
+/* Rows of z, (samples, width), against as many rows of `count` references. */
+struct contrast {
+    ptrdiff_t samples, width, count;
+    double tau, shortest;
+};
+
+/* Images (stored, channels, height, width) of which `count` are chosen. */
+struct images {
+    ptrdiff_t stored, count, lanes, channels, height, width;
+    ptrdiff_t padding; /* the border around an image that a window may reach into */
+    int reflect;       /* the border mirrors the image; else it is black */
+};
+
+/* A step of SGD over so many tensors. */
+struct descent {
+    ptrdiff_t tensors;
+    float rate, momentum, decay;
+    int nesterov;
+};
+
+/* ENTRY(name, parameters): in single and double precision, REAL being float or double. */
+#define KERNELS(ENTRY)                                                                             \
+    ENTRY(forward, const REAL *x, const REAL *weight, const REAL *bias, REAL *y, uint8_t *chosen,  \
+          const struct convolution *shape)                                                         \
+    ENTRY(frozen, const REAL *x, const REAL *weight, const REAL *bias, REAL *y,                    \
+          const struct convolution *shape)                                                         \
+    ENTRY(weight_gradient, const REAL *x, const REAL *gradient, const uint8_t *chosen,             \
+          REAL *weight, REAL *bias, const struct convolution *shape)                               \
+    ENTRY(input_gradient, const REAL *gradient, const uint8_t *chosen, const REAL *weight,         \
+          REAL *x, const struct convolution *shape)                                                \
+    ENTRY(networks, const REAL *x, const struct layer *layers, const struct batch *batch)          \
+    ENTRY(contrast, const REAL *z, const REAL *const *references, REAL *slope, REAL *means,        \
+          const struct contrast *shape)                                                            \
+    ENTRY(turn, const REAL *from, REAL *to, ptrdiff_t count, ptrdiff_t lanes, ptrdiff_t places)
+
+/* In single precision alone. */
+#define SINGLE_KERNELS(ENTRY)                                                                      \
+    ENTRY(gather, const uint8_t *images, const int64_t *chosen, const int64_t *starts,             \
+          const uint8_t *mirrored, const float *mean, const float *std, float *out,                \
+          const struct images *shape)                                                              \
+    ENTRY(sgd, float *weights, float *velocities, const float *const *gradients,                   \
+          const int64_t *sizes, const struct descent *step)
+
+EXPORT const char *coterie_sources(void);  /* the fingerprint of the sources */
+EXPORT const char *coterie_variants(void); /* those that this processor can run, the fastest first */
