@@ -15,33 +15,31 @@ from coterie.native import layers, switch
 from coterie.native.interface import Batch, Layer
 from coterie.native.library import loaded
 
+Networks = list[list[nn.Module]]  # each as parts, of which one takes what the one before gives
+
 _SMALLEST = 2  # what can be pooled
 
 
 class OneCall:
-    """Calls the kernel, and keeps the addresses of the weights for the next batch."""
+    """Calls the kernel, and keeps what it was told for the next batch."""
 
     def __init__(self) -> None:
         self._plan: _Plan | None = None
 
-    def __call__(self, networks: Sequence[Sequence[nn.Module]], x: Tensor) -> list[Tensor] | None:
+    def __call__(self, networks: Networks, x: Tensor) -> list[Tensor] | None:
         """The outputs (samples, outputs) of every part of every network for a batch.
 
-        A network is given by its parts, of which each takes what the one before gives. None: call
-        the modules, as kernels are off, gradients are recorded, or no kernel has these layers.
+        None: call the modules, as kernels are off, gradients are recorded, or no kernel has these
+        layers.
         """
         if torch.is_grad_enabled() or not (layers.takes(x) and switch.kernels_on()):
             return None
-        leaves = [[_leaves(part) for part in parts] for parts in networks]
-        if self._plan is None or not self._plan.holds(leaves, x):
-            self._plan = _make_plan(leaves, x)
+        if self._plan is None or not self._plan.holds(networks, x):
+            self._plan = _make_plan(networks, x)
         return None if self._plan is None else self._plan(x)
 
     def __reduce__(self) -> tuple[type["OneCall"], tuple[()]]:
         return OneCall, ()  # addresses are of no use to a copy
-
-
-_Leaves = list[list[list[nn.Module]]]  # the layers of every part of every network
 
 
 def _leaves(module: nn.Module) -> list[nn.Module]:
@@ -60,12 +58,12 @@ class _Step(NamedTuple):
     asked: bool = False  # whether its outputs are wanted
 
 
-def _steps(parts: Sequence[Sequence[nn.Module]]) -> list[_Step] | None:
+def _steps(parts: Sequence[nn.Module]) -> list[_Step] | None:
     """A network of convolutions, a Flatten and linear layers, step by step; None for any other."""
     steps: list[_Step] = []
     flat = False
     for part in parts:
-        rest = part
+        rest = _leaves(part)
         while rest:
             match rest:
                 case [nn.Conv2d() as layer, nn.ReLU(), nn.MaxPool2d() as pool, *after] if (
@@ -81,8 +79,8 @@ def _steps(parts: Sequence[Sequence[nn.Module]]) -> list[_Step] | None:
                 case _:
                     return None
             rest = after
-        if not part or not isinstance(steps[-1].layer, nn.Linear):
-            return None
+        if not steps or steps[-1].asked or not isinstance(steps[-1].layer, nn.Linear):
+            return None  # the part ends with something else than a linear layer of its own
         steps[-1] = steps[-1]._replace(asked=True)
     return steps
 
@@ -122,10 +120,13 @@ def _room_for(steps: Sequence[_Step], x: Tensor) -> _Room | None:
 class _Plan:
     """What the kernel is told for batches of one shape, as long as the weights stay in place."""
 
-    def __init__(self, leaves: _Leaves, x: Tensor, steps: Sequence[_Step], room: _Room) -> None:
-        self._leaves, self._shape, self._dtype, self._room = leaves, x.shape[1:], x.dtype, room
-        self._given = [one for step in steps for one in (step.layer.weight, step.layer.bias)]
-        self._addresses = self._addresses_now()
+    def __init__(self, networks: Networks, x: Tensor, steps: Sequence[_Step], room: _Room) -> None:
+        self._networks = [list(parts) for parts in networks]
+        self._shape, self._dtype, self._room = x.shape[1:], x.dtype, room
+        modules = [module for parts in networks for part in parts for module in part.modules()]
+        self._rows = [module for module in modules if isinstance(module, nn.Sequential)]
+        self._known = [step.layer for step in steps]
+        self._inside = self._look_inside()
         self._held: list[Tensor] = []  # what the kernel reads, contiguous
         self._layers = (Layer * len(steps))()
         self._asked: list[Any] = []  # layers whose outputs are wanted
@@ -140,13 +141,16 @@ class _Plan:
             if step.asked:
                 self._asked.append(layer)
 
-    def _addresses_now(self) -> list[int]:
-        return [0 if one is None else one.data_ptr() for one in self._given]
+    def _look_inside(self) -> list[object]:
+        """What differs where a layer was exchanged, or weights moved to another address."""
+        children: list[object] = [child for row in self._rows for child in row._modules.values()]
+        weights = [one for layer in self._known for one in layer._parameters.values()]
+        return children + [None if one is None else one.data_ptr() for one in weights]
 
-    def holds(self, leaves: _Leaves, x: Tensor) -> bool:
-        """Whether this is the plan of these layers for a batch; their numbers may have changed."""
+    def holds(self, networks: Networks, x: Tensor) -> bool:
+        """Whether this is the plan of these networks for a batch; their weights may be others."""
         alike = x.shape[1:] == self._shape and x.dtype == self._dtype
-        return alike and leaves == self._leaves and self._addresses_now() == self._addresses
+        return alike and networks == self._networks and self._look_inside() == self._inside
 
     def __call__(self, x: Tensor) -> list[Tensor]:
         memory, samples = layers.in_lanes(x), len(x)
@@ -160,11 +164,13 @@ class _Plan:
         return outputs
 
 
-def _make_plan(leaves: _Leaves, x: Tensor) -> _Plan | None:
+def _make_plan(networks: Networks, x: Tensor) -> _Plan | None:
     """A plan for batches like `x`; None where a layer is not known or does not fit."""
-    networks = [_steps(parts) for parts in leaves]
-    if any(steps is None for steps in networks):
-        return None
-    steps = [step for steps in networks for step in steps or ()]
+    steps: list[_Step] = []
+    for parts in networks:
+        network = _steps(parts)
+        if network is None:
+            return None
+        steps += network
     room = _room_for(steps, x)
-    return None if room is None else _Plan(leaves, x, steps, room)
+    return None if room is None else _Plan(networks, x, steps, room)

@@ -46,7 +46,7 @@ def takes(*tensors: Tensor) -> bool:
     """
     if records_graph() or torch._C._are_functorch_transforms_active():
         return False
-    return all(
-        type(one) in _PLAIN and one.layout is torch.strided and one.device.type == "cpu"
-        for one in tensors
-    )
+    for one in tensors:
+        if type(one) not in _PLAIN or one.layout is not torch.strided or one.device.type != "cpu":
+            return False
+    return True

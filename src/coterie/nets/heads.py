@@ -61,7 +61,8 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Outputs:
         """All outputs that the heads allow."""
-        outputs = None if self.predictor is not None else self._forward_at_once(x)
+        frozen = self.predictor is None and not torch.is_grad_enabled()
+        outputs = self._forward_at_once(x) if frozen else None
         return self.heads(self.encode(x)) if outputs is None else outputs
 
     def _forward_at_once(self, x: Tensor) -> Outputs | None:

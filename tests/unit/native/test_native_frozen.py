@@ -121,8 +121,17 @@ def test_later_weights_are_seen() -> None:
         for parameter in net.parameters():
             parameter.data = parameter.data / 2
         assert torch.equal(net(x).z, first)  # at another address
-        net.projector = moon_projector(84, 40)  # another layer
-        assert not torch.equal(net(x).z, first)
+        halves = {name: value / 2 for name, value in net.named_parameters()}
+        called = torch.func.functional_call(net, halves, (x,)).z
+        assert not torch.equal(called, first)
+        assert torch.equal(torch.func.functional_call(copy.deepcopy(net), halves, (x,)).z, called)
+        assert torch.equal(net(x).z, first)
+        assert isinstance(net.backbone, SimpleCNN)
+        net.backbone.top[2] = nn.Linear(120, 84)  # another layer
+        second = net(x).z
+        assert not torch.equal(second, first)
+        net.projector = moon_projector(84, 40)
+        assert not torch.equal(net(x).z, second)
 
 
 @torch.no_grad()
