@@ -48,8 +48,8 @@ def test_a_client_that_takes_too_long_is_recorded_as_late(toy_data: Path, tmp_pa
         "executor": {"kind": "processes", "workers": 2, "timeout": 2.0},
     }
     toy.run(toy_data, tmp_path / "run", **changes)
-    (line,) = toy.trace(tmp_path / "run")
-    assert line["lost"] == {"3": "late: no answer within executor.timeout = 2 s"}
+    (line,) = toy.trace(tmp_path / "run")  # on a busy machine others may be late as well
+    assert line["lost"]["3"] == "late: no answer within executor.timeout = 2 s"
 
 
 @pytest.mark.slow

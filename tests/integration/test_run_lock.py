@@ -1,4 +1,4 @@
-"""Two processes on one run directory: one wins, the other says who holds it."""
+"""Several processes on one run directory: one wins, the others say who holds it."""
 
 import fcntl
 import os
@@ -18,22 +18,23 @@ from coterie.core.errors import ConfigError
 from coterie.engine.rundir import RunLock
 from coterie.experiment.config import resolve
 
+Pipe = tuple[int, int]
+
 RACES = 10
 # wait for the others, take the lock and keep it until standard input ends
 CONTEND = """
-import os, sys, time
+import sys
 from pathlib import Path
 from coterie.core.errors import ConfigError
 from coterie.engine.rundir import RunLock
 print("ready", flush=True)
 sys.stdin.readline()
-begin = time.monotonic()
 try:
     with RunLock(Path(sys.argv[1])):
         print("won", flush=True)
         sys.stdin.read()
 except ConfigError as error:
-    print("lost", time.monotonic() - begin, error, flush=True)
+    print("lost", error, flush=True)
 """
 
 
@@ -65,57 +66,39 @@ def fork(work: Callable[[], int]) -> int:
     return child
 
 
-def test_of_two_processes_exactly_one_wins_ten_times(tmp_path: Path) -> None:
-    """Forks that start on one signal; the loser must name the process that won."""
+def test_of_four_processes_exactly_one_wins_ten_times(tmp_path: Path) -> None:
+    """Forks that start on one signal; losers name the process that won and do not wait."""
     for race in range(RACES):
         folder = tmp_path / str(race)
-        start, end = os.pipe(), os.pipe()
+        start, end, answers = os.pipe(), os.pipe(), os.pipe()
 
-        def contend(folder: Path = folder, pipes: tuple[int, ...] = (*start, *end)) -> int:
-            os.close(pipes[1])
-            os.close(pipes[3])
-            os.read(pipes[0], 1)  # ends for both when the parent closes its side
-            begin = time.monotonic()
+        def contend(
+            folder: Path = folder, start: Pipe = start, end: Pipe = end, answers: Pipe = answers
+        ) -> int:
+            os.close(start[1])
+            os.close(end[1])
+            os.read(start[0], 1)  # ends for all when the parent closes its side
             try:
                 with RunLock(folder):
-                    os.read(pipes[2], 1)
-                    return 0
+                    os.write(answers[1], f"{os.getpid()} won\n".encode())
+                    os.read(end[0], 1)
             except ConfigError as error:
-                (folder / f"lost-{os.getpid()}").write_text(str(error))
-                return 2 if time.monotonic() - begin < 1.0 else 3
+                os.write(answers[1], f"{os.getpid()} lost: {error}\n".encode())
+            return 0
 
-        children = {fork(contend), fork(contend)}
+        children = [fork(contend) for _ in range(4)]
         os.close(start[1])
-        deadline = time.monotonic() + 10
-        while not (lost := list(folder.glob("lost-*"))) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        os.close(answers[1])
+        with os.fdopen(answers[0]) as lines:
+            said = [lines.readline().rstrip("\n") for _ in children]  # the winner still holds it
         os.close(end[1])
-        codes = {child: os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children}
+        assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
         os.close(start[0])
         os.close(end[0])
-        assert sorted(codes.values()) == [0, 2], f"race {race}"
-        (winner,) = (child for child, code in codes.items() if code == 0)
-        assert f"{folder} is in use by process {winner} on " in lost[0].read_text()
-
-
-def test_among_many_processes_exactly_one_wins(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    processes = [contender(folder) for _ in range(4)]
-    try:
-        assert [line(process) for process in processes] == ["ready"] * 4
-        for process in processes:
-            tell(process)
-        said = [line(process) for process in processes]
-        (winner,) = (p for p, text in zip(processes, said, strict=True) if text == "won")
-        for text in said:
-            if text != "won":
-                word, seconds, reason = text.split(" ", 2)
-                assert word == "lost" and float(seconds) < 1.0
-                assert f"{folder} is in use by process {winner.pid} on" in reason
-                assert "choose another --out" in reason
-    finally:
-        for process in processes:
-            process.communicate()
+        (winner,) = (line.removesuffix(" won") for line in said if line.endswith(" won"))
+        assert int(winner) in children
+        expected = rf"\d+ lost: {folder} is in use by process {winner} on .*choose another --out"
+        assert sum(bool(re.fullmatch(expected, line)) for line in said) == 3, said
 
 
 def test_a_lock_left_by_kill_does_not_block(tmp_path: Path) -> None:
@@ -132,19 +115,25 @@ def test_a_lock_left_by_kill_does_not_block(tmp_path: Path) -> None:
         assert f"process {os.getpid()} on" in (tmp_path / ".lock").read_text()
 
 
-def test_a_holder_that_has_not_yet_written_its_name_is_waited_for(tmp_path: Path) -> None:
+def test_a_holder_that_has_not_yet_written_its_name_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between taking the lock and writing its name a holder may be put to sleep."""
-    name = f"process {os.getpid()} on here"
-    with (tmp_path / ".lock").open("w") as file, contender(tmp_path) as process:
+    pauses = 0
+    with (tmp_path / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert line(process) == "ready"
-        tell(process)
-        time.sleep(0.05)
-        file.write(name)
-        file.flush()
-        said = line(process)
-        process.communicate()
-    assert f"in use by {name}" in said
+
+        def pause(_: float) -> None:
+            nonlocal pauses
+            pauses += 1
+            if pauses == 3:
+                file.write("process 7 on here")
+                file.flush()
+
+        monkeypatch.setattr("coterie.engine.rundir.time.sleep", pause)
+        with pytest.raises(ConfigError, match="in use by process 7 on here"), RunLock(tmp_path):
+            pass
+    assert pauses == 3
 
 
 @pytest.mark.slow

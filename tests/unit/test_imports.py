@@ -4,13 +4,16 @@ import ast
 import dataclasses
 import inspect
 import re
+import subprocess
+import sys
 import tomllib
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-
-import pytest
 
 import coterie
 from coterie.core import registry
@@ -20,29 +23,50 @@ from coterie.kit.objective import Objective
 
 PACKAGE = Path(coterie.__file__).parent
 PROJECT = PACKAGE.parent.parent
-SOURCES = sorted(PACKAGE.rglob("*.py"))
-
 ROOT = "coterie"
-WIRING = ("cli", "config", "settings", "experiment", "runner", "reproduce", "__main__")
-# the longest prefix of a module's name says what it may import, by prefixes again
-RULES: dict[str, tuple[str, ...]] = {
-    "core": ("core",),
-    "core.exact": ("core", ROOT),  # the version is a part of what exact bits depend on
-    "nets": ("core", "nets"),
-    "kit": ("core", "nets", "kit"),
-    "methods": ("core", "nets", "kit", "methods"),
-    "objectives": ("core", "nets", "kit", "objectives"),
-    "evaluate": ("core", "nets", "kit", "evaluate"),
-    "data": ("core", "kit", "nets.native", "data"),
-    "engine": ("core", "kit", "engine"),
-    "engine.site": ("core", "nets", "kit", "data", "engine"),
-    "engine.parts": ("core", "nets", "kit", "data", "engine"),
-    "executors": ("core", "data", "engine", "executors"),
-    "report": ("core", "engine.record", "report"),
+
+# What the modules of a room may import, beside the room itself; the longest name that fits counts.
+ROOMS: dict[str, tuple[str, ...]] = {
+    "core": (),
+    "core.exact": (ROOT,),  # the version is part of the environment that exact bits depend on
+    "native": ("core",),
+    "nets": ("core", "native"),
+    "data": ("core", "native"),
+    "kit": ("core", "native", "nets", "data"),
+    "methods": ("kit",),
+    "methods.mfcl": ("kit", "nets"),  # alone among methods it builds networks of its own
+    "objectives": ("kit",),
+    "evaluate": ("kit",),
+    "engine": ("core", "native", "nets", "data", "kit"),
+    "executors": ("core", "data", "engine"),
+    "report": ("core", "engine.record"),
+    "experiment": (
+        *("core", "native", "nets", "data", "kit", "evaluate", "engine", "executors", "report"),
+    ),
+    "reproduce": (ROOT, "core", "data", "kit", "engine", "report", "experiment"),
+    "cli": (
+        *(ROOT, "core", "native", "data", "kit", "evaluate", "engine", "report", "experiment"),
+        "reproduce",
+    ),
+    "__main__": ("cli",),
+    ROOT: ("core", "kit", "experiment"),
+}
+LONGEST_FILE = 400
+LONGEST_FUNCTION_OF_A_METHOD = 40
+
+# Offenders that are still allowed, by the name of the rule's test; `*` stands for anything.
+NOT_YET: dict[str, tuple[str, ...]] = {
+    "test_no_class_name_stands_twice_in_the_package": (
+        *("Cell: *", "Cost: *", "Outcome: *", "Plan: *", "Row: *", "Entry: *", "Partition: *"),
+    ),
 }
 
 # `data.unpickle` alone reads pickles that others published, with a reader that imports no name
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve"}
+FORBIDDEN_CALLS = re.compile(
+    r"eval|exec|torch\.load|torch\.save|(.*\.)?pickle\.(load|loads|dump|dumps)|.*\.cuda"
+)
+SEEDING_CALLS = re.compile(r".*random\.seed|torch\.manual_seed")
 
 
 def name_of(path: Path) -> str:
@@ -52,146 +76,222 @@ def name_of(path: Path) -> str:
     return ".".join(parts) or ROOT
 
 
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), str(path))
+SOURCES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+METHODS = [module for module in SOURCES if module.startswith("methods.")]
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Every module of the package that a file imports, wherever in the file it does so."""
-    modules = {name_of(source) for source in SOURCES}
-    for node in ast.walk(tree(path)):
+@cache
+def nodes(module: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(SOURCES[module].read_text(), str(SOURCES[module]))))
+
+
+@cache
+def imported(module: str) -> frozenset[str]:
+    """Every module of the package that a module imports, wherever in the file it does so."""
+    names: list[str] = []
+    for node in nodes(module):
         if isinstance(node, ast.Import):
-            found = [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
-            assert node.module is not None
-            longer = [f"{node.module}.{alias.name}" for alias in node.names]
-            found = [
-                name if name.removeprefix("coterie.") in modules else node.module for name in longer
-            ]
-        else:
-            continue
-        yield from (
-            name.removeprefix("coterie.") for name in found if name.split(".")[0] == "coterie"
-        )
+            if node.level:
+                names.append(f"{ROOT}.a relative import in line {node.lineno}")
+                continue
+            for alias in node.names:
+                longer = f"{node.module}.{alias.name}"
+                is_module = longer.removeprefix(f"{ROOT}.") in SOURCES
+                names.append(longer if is_module else str(node.module))
+    return frozenset(name.removeprefix(f"{ROOT}.") for name in names if within(name, (ROOT,)))
 
 
-def within(module: str, prefixes: tuple[str, ...]) -> bool:
+def within(module: str, prefixes: Iterable[str]) -> bool:
     return any(module == prefix or module.startswith(f"{prefix}.") for prefix in prefixes)
 
 
-def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(tree(path)):
+def calls(module: str) -> Iterator[tuple[str, ast.Call]]:
+    for node in nodes(module):
         if isinstance(node, ast.Call):
             yield ast.unparse(node.func), node
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_file_imports_what_it_may(path: Path) -> None:
-    module = name_of(path)
-    if within(module, WIRING) or module == ROOT:
-        return
-    owners = [rule for rule in RULES if within(module, (rule,))]
-    assert owners, f"say in RULES what {module} may import"
-    allowed = RULES[max(owners, key=len)]
-    for other in imported(path):
-        fine = other in allowed if other == ROOT else within(other, allowed)
-        assert fine, f"{module} may not import {other}, only {', '.join(allowed)}"
+def assert_none(offenders: Iterable[str]) -> None:
+    """Fail with all offenders that `NOT_YET` does not allow to the test that calls."""
+    rule = inspect.stack()[1].function
+    allowed = NOT_YET.get(rule, ())
+    new = [line for line in offenders if not any(fnmatchcase(line, entry) for entry in allowed)]
+    assert not new, "\n".join(["", *sorted(new)])
 
 
-def test_only_the_command_line_knows_the_recipes() -> None:
-    for path in SOURCES:
-        if not within(name_of(path), ("cli", "reproduce", "__main__")):
-            assert not any(within(other, ("cli", "reproduce")) for other in imported(path)), path
-    for path in sorted((PACKAGE / "reproduce").glob("*.py")):
-        assert not any(within(other, ("cli",)) for other in imported(path)), path.name
+def test_a_module_imports_only_from_the_rooms_below_it() -> None:
+    offenders = []
+    for module in SOURCES:
+        rooms = [room for room in ROOMS if within(module, (room,))]
+        if not rooms:
+            offenders.append(f"{module}: ROOMS does not say what it may import")
+            continue
+        room = max(rooms, key=len)
+        allowed = (*ROOMS[room], module.split(".")[0])
+        offenders += [
+            f"{module} imports {other}"
+            for other in imported(module)
+            if not (other in allowed if other == ROOT else within(other, allowed))
+        ]
+    assert_none(offenders)
+
+
+def test_the_rooms_stand_in_an_order_without_a_circle() -> None:
+    """A room may only name rooms that are written above it; the package itself comes last."""
+    above: list[str] = [ROOT]
+    offenders = []
+    for room, below in ROOMS.items():
+        offenders += [f"{room} names {other}" for other in below if not within(other, above)]
+        above.append(room)
+    assert_none(offenders)
 
 
 def test_the_loop_knows_no_site() -> None:
-    """Through a site it would get at the data; only executors hold one."""
-    for path in sorted((PACKAGE / "engine").glob("*.py")):
-        assert "engine.site" not in set(imported(path)), path.name
+    """Through a site it would reach the data; only executors hold one."""
+    assert_none(
+        module
+        for module in SOURCES
+        if within(module, ("engine",)) and "engine.site" in imported(module)
+    )
 
 
 def test_the_package_imports_its_public_names_lazily() -> None:
-    top = tree(PACKAGE / "__init__.py").body
+    top = ast.parse(SOURCES[ROOT].read_text()).body
     at_once = [
         node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
         for node in top
         if isinstance(node, ast.Import | ast.ImportFrom)
     ]
-    assert not any(str(module).startswith("coterie") for module in at_once)
+    assert_none(str(module) for module in at_once if within(str(module), (ROOT,)))
     assert coterie.__all__ == sorted(coterie.__all__)
-    assert all(getattr(coterie, name) is not None for name in coterie.__all__)
+    assert_none(name for name in coterie.__all__ if getattr(coterie, name) is None)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_no_file_does_what_is_forbidden(path: Path) -> None:
-    module = name_of(path)
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names = [alias.name for alias in node.names]
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            unsafe = UNSAFE - {"pickle"} if module == "data.unpickle" else UNSAFE
-            assert not unsafe & {name.split(".")[0] for name in names}, f"{module}: {names}"
-    for function, call in calls(path):
-        place = f"{module}:{call.lineno}: {function}"
-        assert function not in ("eval", "exec", "torch.load", "torch.save"), place
-        assert not re.fullmatch(r"(.*\.)?pickle\.(load|loads|dump|dumps)", function), place
-        assert not function.endswith(".cuda"), place
-        if module != "core.seeds":
-            assert not function.endswith("random.seed"), place
-            assert function != "torch.manual_seed", place
-        for keyword in call.keywords:
-            if keyword.arg == "allow_pickle":
-                assert ast.unparse(keyword.value) == "False", place
+def test_the_plain_tables_are_there_without_torch() -> None:
+    """A wrong key in a configuration is answered before torch is loaded, which takes seconds."""
+    code = "import coterie.core.settings, sys; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_file_is_short(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 400
+def test_no_file_unpickles_evaluates_text_or_seeds_generators() -> None:
+    offenders = []
+    for module in SOURCES:
+        unsafe = UNSAFE - {"pickle"} if module == "data.unpickle" else UNSAFE
+        for node in nodes(module):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [alias.name for alias in node.names]
+                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                bad = unsafe & {name.split(".")[0] for name in names}
+                offenders += [f"{module}:{node.lineno}: imports {name}" for name in bad]
+        for function, call in calls(module):
+            pickles = any(
+                keyword.arg == "allow_pickle" and ast.unparse(keyword.value) != "False"
+                for keyword in call.keywords
+            )
+            seeds = module != "core.seeds" and SEEDING_CALLS.fullmatch(function)
+            if pickles or seeds or FORBIDDEN_CALLS.fullmatch(function):
+                offenders.append(f"{module}:{call.lineno}: {ast.unparse(call)}")
+    assert_none(offenders)
+
+
+def test_a_file_is_short() -> None:
+    lengths = {module: len(path.read_text().splitlines()) for module, path in SOURCES.items()}
+    assert_none(
+        f"{module}: {length} lines" for module, length in lengths.items() if length > LONGEST_FILE
+    )
+
+
+def test_no_function_of_a_method_is_long() -> None:
+    offenders = []
+    for module in METHODS:
+        for node in nodes(module):
+            if isinstance(node, ast.FunctionDef):
+                length = (node.end_lineno or 0) - node.lineno + 1
+                if length > LONGEST_FUNCTION_OF_A_METHOD:
+                    offenders.append(f"{module}:{node.lineno}: {node.name} has {length} lines")
+    assert_none(offenders)
+
+
+def test_no_class_name_stands_twice_in_the_package() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for module in SOURCES:
+        for node in nodes(module):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(module)
+    assert_none(
+        f"{name}: {', '.join(modules)}" for name, modules in places.items() if len(modules) > 1
+    )
+
+
+def test_no_method_compares_the_name_of_a_stage() -> None:
+    """A stage brings its own functions, so no function has to ask which stage it is in."""
+
+    def asks_for_a_stage(expression: ast.expr) -> bool:
+        asked = {node.attr for node in ast.walk(expression) if isinstance(node, ast.Attribute)}
+        asked |= {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+        return "stage" in asked
+
+    offenders = []
+    for module in METHODS:
+        for node in nodes(module):
+            if isinstance(node, ast.Compare) and any(
+                asks_for_a_stage(side) for side in (node.left, *node.comparators)
+            ):
+                offenders.append(f"{module}:{node.lineno}: {ast.unparse(node)}")
+            elif isinstance(node, ast.Match) and asks_for_a_stage(node.subject):
+                offenders.append(f"{module}:{node.lineno}: match {ast.unparse(node.subject)}")
+    assert_none(offenders)
 
 
 def classes(module: ModuleType) -> list[type]:
-    found = inspect.getmembers(module, inspect.isclass)
-    return [kind for _, kind in found if kind.__module__ == module.__name__]
+    members = inspect.getmembers(module, inspect.isclass)
+    return [kind for _, kind in members if kind.__module__ == module.__name__]
 
 
-@pytest.mark.parametrize(
-    ("folder", "base", "name"),
-    [
-        (folder, base, name)
-        for folder, base in (("methods", Method), ("objectives", Objective))
-        for name in registry.names(folder)
-    ],
-)
-def test_a_method_or_objective_is_one_final_frozen_dataclass(
-    folder: str, base: type, name: str
-) -> None:
-    module = import_module(f"coterie.{folder}.{name}")
-    found = [kind for kind in classes(module) if issubclass(kind, base)]
-    assert len(found) == 1, f"{module.__name__} has {len(found)} classes of {base.__name__}"
-    (kind,) = found
-    assert getattr(kind, "__final__", False), f"{kind.__name__} is not @final"
-    assert dataclasses.is_dataclass(kind)
-    assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    ancestors = [parent for parent in kind.__mro__[1:] if issubclass(parent, base)]
-    assert ancestors == [base], f"{kind.__name__} inherits from {ancestors[0].__name__}"
-    assert inspect.getdoc(module), "the docstring has the paper and the equation"
+def test_a_method_or_objective_is_one_final_frozen_dataclass() -> None:
+    offenders = []
+    for folder, base in (("methods", Method), ("objectives", Objective)):
+        for name in registry.names(folder):
+            module = import_module(f"coterie.{folder}.{name}")
+            kinds = [kind for kind in classes(module) if issubclass(kind, base)]
+            if len(kinds) != 1:
+                offenders.append(f"{folder}.{name} has {len(kinds)} classes of {base.__name__}")
+                continue
+            (kind,) = kinds
+            frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+            parents = [parent for parent in kind.__mro__[1:] if issubclass(parent, base)]
+            wrong = {
+                "is not @final": not getattr(kind, "__final__", False),
+                "is not a frozen dataclass": not frozen,
+                f"inherits from {parents[0].__name__}": parents != [base],
+                "lacks a docstring with the paper and the equation": not inspect.getdoc(module),
+            }
+            offenders += [f"{folder}.{name} {what}" for what, is_so in wrong.items() if is_so]
+    assert_none(offenders)
 
 
-@pytest.mark.parametrize("name", registry.names("methods"))
-def test_a_method_has_a_page_an_oracle_and_a_configuration(name: str) -> None:
-    assert (PROJECT / "docs" / "methods" / f"{name}.md").is_file()
-    assert (PROJECT / "tests" / "oracles" / f"test_{name}.py").is_file()
+def test_a_method_has_a_page_an_oracle_and_a_configuration() -> None:
     configured = {
         tomllib.loads((CONFIGS / f"{config}.toml").read_text())["method"]["name"]
         for config in shipped()
     }
-    assert name in configured
+    offenders = []
+    for name in registry.names("methods"):
+        page = PROJECT / "docs" / "methods" / f"{name}.md"
+        oracle = PROJECT / "tests" / "oracles" / f"test_{name}.py"
+        offenders += [f"{path} is missing" for path in (page, oracle) if not path.is_file()]
+        offenders += [] if name in configured else [f"no configuration runs {name}"]
+    assert_none(offenders)
 
 
-@pytest.mark.parametrize("config", shipped())
-def test_a_shipped_configuration_opens_with_its_command(config: str) -> None:
-    first = (CONFIGS / f"{config}.toml").read_text().splitlines()[0]
-    assert first.startswith(f"# coterie run {config}")
+def test_a_shipped_configuration_opens_with_its_command() -> None:
+    first_lines = {
+        name: (CONFIGS / f"{name}.toml").read_text().splitlines()[0] for name in shipped()
+    }
+    assert_none(
+        f"{name}: {line}"
+        for name, line in first_lines.items()
+        if not line.startswith(f"# coterie run {name}")
+    )

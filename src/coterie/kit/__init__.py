@@ -11,7 +11,7 @@ from coterie.core import fields, seeds
 from coterie.core.batch import Batch
 from coterie.core.bundle import Blob, Bundle, ClientState, Payload, ServerState, Tensors
 from coterie.core.errors import ConfigError, Diverged, NoReplies
-from coterie.core.settings import Local
+from coterie.core.settings import Local, NormKind
 from coterie.core.task import ClientId, Reply, Round
 from coterie.data.imbalance import class_imbalance
 from coterie.kit import (
@@ -59,6 +59,7 @@ __all__ = [
     "Nets",
     "Network",
     "NoReplies",
+    "NormKind",
     "Objective",
     "Outputs",
     "PairPool",

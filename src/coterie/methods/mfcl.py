@@ -40,7 +40,6 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.core.settings import NormKind
 from coterie.kit import (
     Answer,
     Backbone,
@@ -59,6 +58,7 @@ from coterie.kit import (
     Nets,
     Network,
     NoReplies,
+    NormKind,
     PairPool,
     Pairs,
     Payload,
