@@ -1,0 +1,180 @@
+"""Starting and resuming a run: what is refused, what is left, what is made again."""
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import toy
+from coterie.core.errors import ConfigError, Interrupted
+from coterie.core.task import ClientInfo, Executor, Reply, Task
+from coterie.experiment import run as module
+from coterie.experiment.prepare import Experiment, given_data, make_executor
+from coterie.experiment.run import Result, choose, default_folder, execute
+
+SITES = {"north": (np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1]))}
+TABLES: dict[str, Any] = {
+    "run": {"rounds": 2, "seed": 3},
+    "data": {"name": "given"},
+    "method": {"name": "toy_methods:TwoModels"},
+    "net": {"backbone": "mlp", "norm": "none", "projection": 2},
+    "local": {"batch_size": 4},
+    "evaluate": {"with": ["accuracy"]},
+    "executor": {"kind": "serial"},
+    "checkpoint": {"every": 1},
+}
+
+
+class Watched:
+    """An executor that tells whether it was closed, and may be interrupted in a round."""
+
+    def __init__(self, inside: Executor, interrupted: int) -> None:
+        self.inside, self.interrupted, self.closed = inside, interrupted, False
+
+    def clients(self) -> Sequence[ClientInfo]:
+        return self.inside.clients()
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Reply]:
+        for task in tasks:
+            if task.round.index == self.interrupted:
+                raise KeyboardInterrupt
+            yield from self.inside.run([task])
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def executors(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[Watched]]:
+    """Have executors watched from now on, and interrupted in a round if it is given."""
+    made: list[Watched] = []
+
+    def watch(interrupted: int = -1) -> list[Watched]:
+        def make(experiment: Experiment) -> Watched:
+            made.append(Watched(make_executor(experiment), interrupted))
+            return made[-1]
+
+        monkeypatch.setattr(module, "make_executor", make)
+        return made
+
+    return watch
+
+
+def start(folder: Path, resume: bool = False) -> Result:
+    """Run a method with personal models for two rounds on one site with four samples."""
+    given = given_data(SITES, SITES["north"], seed=3)
+    return execute(choose(TABLES, {}), folder, resume, given=given)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run."""
+    folder = tmp_path_factory.mktemp("reference") / "run"
+    start(folder)
+    return folder
+
+
+@pytest.fixture
+def finished(reference: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run."""
+    shutil.copytree(reference, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in paths
+        if path.name not in (".lock", ".attempt")  # these tell of the last start
+    }
+
+
+def test_a_run_leaves_its_configuration_its_partition_its_models_and_a_report(
+    tmp_path: Path, executors: Any
+) -> None:
+    made = executors()
+    result = start(tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"config.toml", "partition.json", "metrics.jsonl", "report.html"} <= names
+    assert {"model.safetensors", "personal"} <= names
+    assert [event.round for event in result.history] == [0, 1]
+    assert result.metrics == result.history[-1].metrics
+    assert made[0].closed
+
+
+def test_an_interrupt_closes_the_executor_and_names_the_folder(
+    tmp_path: Path, executors: Any
+) -> None:
+    made = executors(1)
+    with pytest.raises(Interrupted, match=rf"{tmp_path / 'run'}.*--resume"):
+        start(tmp_path / "run")
+    assert made[0].closed
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_resumed_run_comes_to_the_same_models(
+    reference: Path, tmp_path: Path, executors: Any
+) -> None:
+    executors(1)
+    with pytest.raises(Interrupted):
+        start(tmp_path / "run")
+    executors()
+    start(tmp_path / "run", resume=True)
+    assert toy.outputs(tmp_path / "run") == toy.outputs(reference)
+
+
+def test_a_finished_run_is_left_as_it_is_and_starts_no_executor(
+    finished: Path, executors: Any
+) -> None:
+    before, made = files(finished), executors()
+    assert [event.round for event in start(finished, resume=True).history] == [0, 1]
+    assert files(finished) == before and not made
+
+
+@pytest.mark.parametrize("lost", ["model.safetensors", "report.html", "personal"])
+def test_outputs_that_are_missing_are_made_again_without_a_round(
+    lost: str, finished: Path, tmp_path: Path, executors: Any
+) -> None:
+    before = toy.outputs(finished)
+    (finished / lost).rename(tmp_path / "away")
+    made = executors(0)  # a task of a round would be interrupted
+    start(finished, resume=True)
+    assert toy.outputs(finished) == before and (finished / "report.html").is_file()
+    assert made[0].closed
+
+
+def test_a_folder_with_a_run_needs_to_be_resumed(finished: Path) -> None:
+    before = files(finished)
+    with pytest.raises(ConfigError, match=rf"{finished}.*--resume"):
+        start(finished)
+    assert files(finished) == before
+
+
+def test_resuming_needs_a_folder() -> None:
+    with pytest.raises(ConfigError, match=r"--resume.*--out"):
+        execute(choose(TABLES, {}), resume=True)
+
+
+def test_a_run_that_is_resumed_without_a_configuration_has_its_own(tmp_path: Path) -> None:
+    saved = choose("digits/fedprox", {"run.seed": 9})
+    (tmp_path / "config.toml").write_text(saved.to_toml())
+    assert choose(None, {}, tmp_path, resume=True).tables == saved.tables
+    assert choose(None, {}, tmp_path, resume=True).name == tmp_path.name
+    assert choose(None, {}, tmp_path).name == "digits/moon"
+    assert choose("digits/fedavg", {}, tmp_path, resume=True).name == "digits/fedavg"
+
+
+def test_a_default_folder_is_named_by_configuration_and_time_and_is_always_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module.time, "strftime", lambda form: "20300102-030405")
+    first = default_folder("digits/moon")
+    assert first == Path("runs/digits-moon-20300102-030405")
+    first.mkdir(parents=True)
+    second = default_folder("digits/moon")
+    assert second != first and not second.exists()
