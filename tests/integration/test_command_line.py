@@ -20,9 +20,9 @@ from safetensors.numpy import load_file
 
 import coterie
 import toy
-from coterie.cli.main import main
+from coterie.cli.main import app, main
 from coterie.cli.progress import Watcher
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, DataError
 from coterie.engine.record import MetricsFile
 from coterie.experiment.config import resolve
 from coterie.experiment.tables import shipped
@@ -224,19 +224,62 @@ def test_without_a_command_there_is_help_and_a_line(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.startswith("coterie: a command is missing")
 
 
-def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
-    arguments = ("-m", "coterie", "list", "metods")
-    assert "Traceback" not in program(*arguments, folder=tmp_path, code=2).stderr
-    code = (
-        "import sys; from coterie.cli import main, run; from coterie.core.errors import DataError\n"
-        "def fail(arguments): raise DataError('the file x is broken')\n"
-        "run.split_arguments = fail; main.main(sys.argv[1:])"
-    )
-    plain = program("-c", code, "run", folder=tmp_path, code=3).stderr
-    assert plain == "coterie: the file x is broken\n"
-    shown = program("-c", code, "run", "--debug", folder=tmp_path, code=3).stderr
-    assert "Traceback (most recent call last)" in shown and "in fail" in shown
-    assert shown.endswith("coterie: the file x is broken\n")
+def broken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """For every command the words behind its name that make it fail."""
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise DataError("the file x is broken")
+
+    monkeypatch.setattr("coterie.cli.doctor._agreement", fail)
+    monkeypatch.setattr("coterie.experiment.run.execute", fail)
+    return {
+        "run": ["digits/fedavg"],
+        "compare": ["fedavg"],
+        "sweep": ["digits/fedavg", "run.seed=0"],
+        "reproduce": ["nothing-of-that-name"],
+        "partition": ["local.lr=fast"],
+        "download": ["nothing-of-that-name"],
+        "list": ["nothing-of-that-name"],
+        "doctor": [],
+    }
+
+
+@pytest.mark.parametrize("name", [str(known.name) for known in app.registered_commands])
+def test_debug_shows_the_traceback_of_every_command_wherever_it_stands(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = broken(monkeypatch)[name]
+    said = {}
+    for arguments in ([name, *words], ["--debug", name, *words], [name, *words, "--debug"]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code in (2, 3)
+        said[" ".join(arguments)] = capsys.readouterr().err
+    plain, *shown = said.values()
+    assert plain.startswith("coterie: ") and plain.count("\n") == 1
+    for text in shown:
+        assert text.startswith("Traceback (most recent call last)") and text.endswith(plain)
+
+
+def test_debug_before_the_command_also_shows_what_failed_on_a_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Stopped(Exception):
+        """The display was made: nothing has to run."""
+
+    def display(*arguments: object, debug: bool = False) -> None:
+        asked.append(debug)
+        raise Stopped
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("coterie.cli.progress.Display", display)
+    for arguments in (["run"], ["--debug", "run"], ["run", "--debug"]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+    assert asked == [False, True, True]
 
 
 def test_an_unexpected_error_is_called_a_bug(
@@ -261,7 +304,7 @@ def test_the_module_is_the_program_and_listing_imports_no_torch(tmp_path: Path) 
     done = program("-m", "coterie", "--version", folder=tmp_path)
     assert done.stdout == f"coterie {coterie.__version__}\n"
     code = (
-        "import sys; from coterie.cli.main import main\n"
+        "import sys; from coterie.cli.main import app, main\n"
         "try: main(['list'])\n"
         "finally: print([m for m in ('torch', 'sklearn', 'plotly') if m in sys.modules])"
     )

@@ -1,4 +1,4 @@
-"""The documentation is true: its code runs, its commands parse, its links and keys exist."""
+"""The documentation is true: its walk-through works, its links lead somewhere, its keys exist."""
 
 import ast
 import re
@@ -16,61 +16,39 @@ from typing import Any
 import pytest
 
 import coterie
+import pages
 from coterie.cli.listing import entries
 from coterie.cli.main import app
 from coterie.core import registry
-from coterie.core.errors import CoterieError, DataError
+from coterie.core.errors import CoterieError
 from coterie.core.settings import NetSettings
 from coterie.evaluate import ALIASES
 from coterie.experiment.config import resolve
 from coterie.experiment.tables import CONFIGS, shipped
+from pages import PAGES, ROOT, name
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-GUIDES = [page for page in PAGES if page.name not in ("CONTRIBUTING.md", "CHANGELOG.md")]
-EXECUTED = [ROOT / "README.md", ROOT / "docs" / "own-data.md"]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NAMED_IN_README = ("methods", "objectives", "nets", "datasets", "partitions", "evaluators")
-
-LONG = ("doctor", "compare", "sweep", "reproduce", "download")
 
 Keys = dict[str, Any]
 
 
-def name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    """The fenced blocks of a language on a page."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.M | re.S)
-
-
-def block(page: Path, language: str, opening: str) -> str:
-    """The one block that opens with a line."""
-    (found,) = (text for text in blocks(page, language) if text.startswith(opening))
-    return found
-
-
-def contributed(opening: str, language: str = "python") -> str:
-    return block(ROOT / "CONTRIBUTING.md", language, opening)
+def contributed(opening: str) -> str:
+    """The block of the walk-through that opens with a line."""
+    found = [b.text for b in pages.blocks(ROOT / "CONTRIBUTING.md") if b.text.startswith(opening)]
+    assert len(found) == 1
+    return found[0]
 
 
 @pytest.fixture
 def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working folder with the user's own modules and files that the pages speak of."""
-    evaluator = block(ROOT / "docs" / "evaluation.md", "python", "# my_evaluators.py")
-    sources = {
-        "my_methods.py": contributed("# src/coterie/methods/fedlerp.py"),
-        "my_evaluators.py": evaluator,
-        "my.toml": block(ROOT / "docs" / "configuration.md", "toml", "# my.toml"),
-    }
-    for file, text in sources.items():
+    files = pages.saved_files()
+    for file, text in files.items():
         (tmp_path / file).write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for file in sources:
+    for file in files:
         sys.modules.pop(Path(file).stem, None)
 
 
@@ -128,7 +106,7 @@ def test_the_oracle_of_the_walk_through_passes(own_modules: Path) -> None:
 
 
 def test_the_configuration_of_the_walk_through_is_valid(own_modules: Path) -> None:
-    tables = tomllib.loads(contributed("# coterie run digits/fedlerp", "toml"))
+    tables = tomllib.loads(contributed("# coterie run digits/fedlerp"))
     fedavg = tomllib.loads((CONFIGS / "digits" / "fedavg.toml").read_text())
     assert {**tables, "method": None} == {**fedavg, "method": None}
     tables["method"]["name"] = "my_methods:FedLerp"
@@ -147,77 +125,15 @@ def test_the_code_of_the_walk_through_has_the_house_style(file: str) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("page", "number"),
-    [(page, number) for page in EXECUTED for number in range(len(blocks(page, "python")))],
-    ids=lambda value: name(value) if isinstance(value, Path) else str(value),
-)
-def test_python_on_a_page_runs_as_it_is(
-    page: Path, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    exec(compile(blocks(page, "python")[number], name(page), "exec"), {"__name__": "page"})
-
-
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_python_on_a_page_is_python(page: Path) -> None:
-    for text in blocks(page, "python"):
-        ast.parse(text)
-
-
-@pytest.mark.slow
-def test_the_evaluator_on_its_page_works(own_modules: Path) -> None:
-    result = coterie.run(
-        "digits/fedavg",
-        out=own_modules / "run",
-        run={"rounds": 1},
-        local={"epochs": 1},
-        evaluate={"with": ["my_evaluators:Spread"]},
-        executor={"kind": "serial"},
-    )
-    assert result.metrics["norm_worst"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("example", EXAMPLES, ids=name)
-def test_an_example_runs(example: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(example)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("accuracy") >= 2
-    assert not list(tmp_path.iterdir())
-
-
-def commands(page: Path) -> list[list[str]]:
-    """The arguments of every `coterie` line in the shell blocks of a page."""
-    found = []
-    for text in blocks(page, "sh"):
-        for line in text.splitlines():
-            words = [w for w in shlex.split(line, comments=True) if not w.startswith("PYTHONPATH=")]
-            if words and words[0] == "coterie":
-                found.append(words[1:])
-    return found
-
-
-@pytest.mark.parametrize("page", [page for page in GUIDES if commands(page)], ids=name)
-def test_every_command_on_a_page_can_be_given(page: Path, own_modules: Path) -> None:
-    own_data = block(ROOT / "docs" / "own-data.md", "python", "import numpy as np\n\ngenerator")
-    exec(own_data, {})  # writes the file that the commands read
-    for words in commands(page):
-        if words[0] in LONG:  # they start runs, or take long: see that the command exists
-            assert app([words[0], "--help"], standalone_mode=False) == 0
-            continue
-        dry = ["--dry-run"] if words[0] == "run" and "--dry-run" not in words else []
-        try:
-            app([*words, *dry], standalone_mode=False)
-        except DataError as error:  # the configuration is fine, its files are not on this machine
-            assert "was not found" in str(error) or "is not a folder" in str(error)
+    for block in pages.blocks(page):
+        if block.language == "python":
+            ast.parse(block.text)
 
 
 def test_bad_input_is_answered_as_the_page_says() -> None:
-    page = (ROOT / "docs" / "running.md").read_text()
-    rows = re.findall(r"^\| `coterie (run .*?)` \| `(.*?)` \|$", page, re.M)
+    rows = pages.BAD_INPUT.findall((ROOT / "docs" / "running.md").read_text())
     assert len(rows) >= 4
     for command, answer in rows:
         with pytest.raises(CoterieError) as raised:
@@ -227,8 +143,7 @@ def test_bad_input_is_answered_as_the_page_says() -> None:
 
 def headings(page: Path) -> set[str]:
     """The anchors of a page, as GitHub makes them."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
-    titles = re.findall(r"^#+ (.*)$", text, re.M)
+    titles = re.findall(r"^#+ (.*)$", pages.prose(page), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
@@ -306,11 +221,78 @@ def test_every_method_has_a_page_with_its_keys(method: str) -> None:
     assert f"`{method}`" in (ROOT / "docs" / "privacy.md").read_text()
 
 
+def _read(text: str) -> Any:
+    """A value as pages write it: TOML, or words where it is none."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return None if text == "none" else text
+
+
+@pytest.mark.parametrize("kind", ["method", "objective"])
+def test_the_pages_give_every_key_its_default(kind: str) -> None:
+    base = {"method": coterie.Method, "objective": coterie.Objective}[kind]
+    wrong = []
+    for chosen in registry.names(f"{kind}s"):
+        page = ROOT / "docs" / f"{kind}s" / f"{chosen}.md"
+        values: Any = registry.find(f"{kind}s", chosen, base, f"{kind}.name")()
+        rows = (
+            re.findall(rf"^\| `{kind}\.(\w+)` \| `?(.*?)`? \|", page.read_text(), re.M)
+            if page.exists()
+            else ()
+        )
+        for key, said in rows:
+            aliases = getattr(values, "aliases", {})
+            if key not in aliases and _read(said) != getattr(values, key):
+                wrong.append(f"{name(page)}: {key} is {getattr(values, key)!r}, not {said}")
+    assert not wrong
+
+
 def test_the_readme_names_what_there_is() -> None:
     text = (ROOT / "README.md").read_text()
     for kind in NAMED_IN_README:
         for found in entries(kind):
             assert f"`{found}`" in text, f"README.md does not name {found} of {kind}"
+
+
+def test_the_lists_on_pages_are_those_of_the_package() -> None:
+    lists = runpy.run_path(str(ROOT / "docs" / "lists.py"))
+    stale = [name(page) for page in lists["PAGES"] if lists["renew"](page) != page.read_text()]
+    assert not stale, f"renew them: python docs/lists.py ({', '.join(stale)})"
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "methods.md"], ids=name)
+def test_a_cell_has_at_most_a_dozen_words(page: Path) -> None:
+    rows = [line for line in pages.prose(page).splitlines() if line.startswith("|")]
+    cells = [cell for row in rows for cell in re.sub(r"\]\([^)]*\)", "]", row)[1:-1].split("|")]
+    assert not [cell for cell in cells if len(cell.split()) > 12]
+
+
+def test_the_tables_of_a_page_have_a_row_for_everything() -> None:
+    """The pages with more to say of each than a generated list: nothing is missing or gone."""
+    kinds = {"methods.md": "methods", "datasets.md": "datasets", "augmentation.md": "augmentations"}
+    names = runpy.run_path(str(ROOT / "docs" / "lists.py"))["find_names"]
+    for page, kind in kinds.items():
+        text = (ROOT / "docs" / page).read_text()
+        rows = re.findall(r"^\| \[?`([\w-]+)`(?:\]\(.*?\))? \|.*\|.*\|.*\|", text, re.M)
+        if kind == "augmentations":
+            rows = re.findall(r"^\| `([\w-]+)` \|", text, re.M)
+        assert set(rows) == set(names(kind)), page
+
+
+def test_the_page_of_partitions_has_every_key_with_its_default() -> None:
+    text = (ROOT / "docs" / "partitions.md").read_text().partition("## Kinds")[2]
+    rows = dict(
+        re.findall(r"^\| `([\w-]+)` \| .* \| (.*) \|$", text.partition("**`iid`**")[0], re.M)
+    )
+    common = {"kind", "skew", "strength", "label_swap"}
+    for kind in registry.names("data/partitions"):
+        keys = resolve({"partition": {"kind": kind}}).tables["partition"]
+        said = {
+            k: tomllib.loads(f"v = {v}")["v"] for k, v in re.findall(r"`(\w+)` ([^,]+)", rows[kind])
+        }
+        assert said == {key: value for key, value in keys.items() if key not in common}
+    assert set(rows) == set(registry.names("data/partitions"))
 
 
 def test_every_shipped_configuration_opens_with_its_command() -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli.cells import Cell, Outcome, render, run_cells, summarise
+from coterie.cli.options import Debug
 from coterie.core.errors import ConfigError, RunFailed
 
 _OUT = typer.Option(help="Where the runs are kept; what is finished there is not run again.")
@@ -21,6 +22,7 @@ def compare(
     config: Annotated[str, typer.Option(help="The setting they share.")] = "digits/fedavg",
     seeds: Annotated[int, typer.Option(min=1, help="Runs per method, from run.seed on.")] = 1,
     out: Annotated[Path, _OUT] = Path("runs/compare"),
+    debug: Debug = False,
 ) -> None:
     """Run several methods in one setting, over several seeds, and tabulate mean and spread.
 
@@ -48,6 +50,7 @@ def sweep(
         list[str], typer.Argument(metavar="CONFIG KEY=V1,V2...", help="A setting and its grid.")
     ],
     out: Annotated[Path, _OUT] = Path("runs/sweep"),
+    debug: Debug = False,
 ) -> None:
     """Run a configuration over a grid of values, e.g. local.lr=0.01,0.1 run.seed=0,1."""
     from coterie.experiment import config as configuration
@@ -93,7 +96,7 @@ def finish(outcomes: Sequence[Outcome], out: Path) -> None:
         label, reason = failed[0]
         alike = len(failed) == len(outcomes) and len({type(error) for _, error in failed}) == 1
         kind = type(reason) if alike and reason is not None else RunFailed
-        raise kind(f"{len(failed)} of {len(outcomes)} runs failed; {label}: {reason}")
+        raise kind(f"{len(failed)} of {len(outcomes)} runs failed; {label}: {reason}") from reason
 
 
 def keep(outcomes: Sequence[Outcome], out: Path) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import typer
 
+from coterie.cli.options import Debug
 from coterie.core.errors import CoterieError, RunFailed
 
 _PACKAGES = ("torch", "numpy", "safetensors", "scikit-learn", "pydantic", "typer", "plotly")
 
 
-def doctor() -> None:
+def doctor(debug: Debug = False) -> None:
     """Show versions, devices, kernels, memory and cache; check that two executors agree."""
     import torch
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from coterie.cli.options import Debug
+
 
 def download(
     dataset: Annotated[
@@ -14,6 +16,7 @@ def download(
         Path | None,
         typer.Option(help="The target folder. Default: $COTERIE_DATA, else ./data."),
     ] = None,
+    debug: Debug = False,
 ) -> None:
     """Download a data set from its official URL and check its SHA-256."""
     from coterie.data.download import fetch

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from coterie.cli.options import Debug
 from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.evaluate import ALIASES
@@ -47,6 +48,7 @@ def show(
     kind: Annotated[
         str | None, typer.Argument(help=f"One of: {', '.join(_KINDS)}. Default: all.")
     ] = None,
+    debug: Debug = False,
 ) -> None:
     """List methods, objectives, nets, datasets, partitions, evaluators, configs, recipes."""
     if kind is not None and kind not in _KINDS:

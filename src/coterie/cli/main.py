@@ -1,7 +1,8 @@
 """The front door: commands, and what becomes of their errors.
 
 An error is one line on standard error and an exit code: 0 done, 2 configuration, 3 data,
-4 run failed, 5 checkpoint or disk, 130 interrupted. A traceback comes only with `--debug`.
+4 run failed, 5 checkpoint or disk, 130 interrupted. A traceback comes only with `--debug`, which
+every command takes, before its name or behind it.
 """
 
 import signal
@@ -14,6 +15,7 @@ import typer
 
 import coterie
 from coterie.cli import compare, doctor, download, listing, partition, reproduce, run
+from coterie.cli.options import Debug
 from coterie.core.errors import CoterieError
 
 app = typer.Typer(
@@ -38,8 +40,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @app.callback(invoke_without_command=True)
 def _options(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+    debug: Debug = False,
 ) -> None:
+    if debug:  # the default of the command behind it
+        context.default_map = {str(context.invoked_subcommand): {"debug": True}}
     if version:
         typer.echo(f"coterie {coterie.__version__}")
         raise typer.Exit

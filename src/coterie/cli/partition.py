@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
+from coterie.cli.options import Debug
 from coterie.cli.run import split_arguments
 from coterie.core.errors import CheckpointError
 
@@ -36,7 +37,7 @@ def partition(
     out: Annotated[
         Path | None, typer.Option(help="Also write a page: FILE.html, which needs no network.")
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Show the samples of each client, and how much the clients differ, without training."""
     from coterie.data.heterogeneity import measure

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from coterie.cli.options import Debug
 from coterie.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be run and how long it takes.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Run the table of a paper again and compare: values, rounds to a target, times, claims.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from coterie.cli.options import Debug
 from coterie.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def run(
         bool, typer.Option("--dry-run", help="Check and describe the run, do not start it.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the run directory only.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: Debug = False,
     allow_inexact: Annotated[
         bool, typer.Option("--allow-inexact", help="Resume although results may differ.")
     ] = False,

@@ -1,4 +1,4 @@
-"""FedSSC: shared supervised-contrastive federated learning (Hu et al., 2022).
+"""FedSSC: shared supervised-contrastive federated learning (Hu et al., 2023).
 
 MOON's loss with a third term: z is pulled towards the representation of its class that another
 device shared, and away from those of the other classes:

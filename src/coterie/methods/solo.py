@@ -1,4 +1,4 @@
-"""SOLO: every client trains alone, from an initialisation of its own, and sends nothing.
+"""SOLO: every client trains alone, from its own initialisation, and sends nothing.
 
     w_i = local training of w_i on client i
 
