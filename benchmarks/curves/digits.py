@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import coterie
-from coterie.reproduce.figures import Curve
-from coterie.reproduce.picture import draw
+from coterie.report.line_chart import Curve, draw
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -373,7 +373,7 @@ def test_python_may_pass_a_table_or_a_dotted_key(config: Path, tmp_path: Path) -
 def test_doctor_finds_this_machine_fit(tmp_path: Path, command: Command) -> None:
     said = command("doctor")
     assert not list(tmp_path.iterdir())
-    for word in ("coterie", "python", "torch", "cpu", "cores", "GiB", "cache", "writable"):
+    for word in ("coterie", "python", "torch", "cpu", "cores", "GB", "cache", "writable"):
         assert word in said
     assert re.search(r"^kernel +(native, (avx512|avx2|generic)|torch: .+)$", said, re.MULTILINE)
     assert re.search(r"^executors +serial = processes, [\d.]+ s$", said, re.MULTILINE)

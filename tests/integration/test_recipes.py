@@ -9,7 +9,7 @@ from coterie.evaluate.shared import head
 from coterie.reproduce import plan, recipe
 from coterie.reproduce.recipe import Recipe
 
-NAMES = recipe.shipped()
+NAMES = recipe.list_shipped()
 SCALES = ("paper", "laptop", "smoke")
 SHARED = ("moon-table1", "fedssc-table1", "fedproc-table2")  # at laptop scale, row by row
 PAPERS = {"fedssc": 3, "moon": 5, "fedproc": 6, "ssfl": 6, "mfcl": 6}
@@ -53,7 +53,7 @@ def test_a_recipe_says_how_it_is_called_and_has_three_scales(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_cell_resolves(name: str, scale: str, with_gpu: None) -> None:
-    made = plan.make(recipe.load(name), scale)
+    made = plan.make_study(recipe.load(name), scale)
     assert made.recipe.reference in [row.name for row in made.rows]
     assert made.columns and not made.left_out
     for cell in made.cells:
@@ -73,7 +73,7 @@ def test_every_cell_resolves(name: str, scale: str, with_gpu: None) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in COUNTED])
 def test_the_smoke_scale_is_small_and_the_same_everywhere(name: str) -> None:
-    made = plan.make(recipe.load(name), "smoke")
+    made = plan.make_study(recipe.load(name), "smoke")
     assert len(made.rows) <= 4
     assert len(made.columns) <= 2
     assert all(cell.seeds == 1 and len(cell.points) <= 2 for cell in made.cells)
@@ -132,7 +132,7 @@ def test_every_claim_can_be_tested_at_some_scale(name: str) -> None:
 def test_rows_that_tables_share_are_the_same_runs_at_laptop_scale() -> None:
     runs: dict[str, set[frozenset[str]]] = {}
     for name in SHARED:
-        made = plan.make(recipe.load(name), "laptop")
+        made = plan.make_study(recipe.load(name), "laptop")
         first = made.columns[0]
         for cell in made.cells:
             if cell.column is first:
@@ -149,7 +149,7 @@ def test_the_tables_of_the_ssfl_paper_share_the_runs_of_global_ssfl_at_laptop_sc
     named = {"ssfl-table1": "SSFL", "ssfl-table2": "Global-SSFL", "ssfl-objectives": "SimSiam"}
     found = set()
     for name, row in named.items():
-        made = plan.make(recipe.load(name), "laptop")
+        made = plan.make_study(recipe.load(name), "laptop")
         cell = made.cell(row, made.columns[-1].name)
         assert cell is not None
         found.add(made.config(cell, cell.points[0], 0).hash())
@@ -159,7 +159,7 @@ def test_the_tables_of_the_ssfl_paper_share_the_runs_of_global_ssfl_at_laptop_sc
 def test_figure_6_of_the_ssfl_paper_reads_the_runs_of_its_table_2() -> None:
     hashes = {}
     for name in ("ssfl-table2", "ssfl-figure6"):
-        made = plan.make(recipe.load(name), "laptop")
+        made = plan.make_study(recipe.load(name), "laptop")
         hashes[name] = {made.config(c, c.points[0], 0).hash() for c in made.cells}
     assert hashes["ssfl-figure6"] < hashes["ssfl-table2"]
 
@@ -171,7 +171,7 @@ def test_the_tables_and_figures_of_the_mfcl_paper_share_runs_at_laptop_scale() -
         "mfcl-figure6": ("MFCL(PN)", "Sc2"),
         "mfcl-figure7": ("MFCL(PN)", "Sc2, 0 %"),
     }
-    assert len({_hash(name, *place) for name, place in named.items()}) == 1
+    assert len({_hash(name, *cell) for name, cell in named.items()}) == 1
     assert len({_hash("mfcl-table2", f"MFCL(BN){end}", "Sc10") for end in ("", " on h")}) == 1
     assert _hash("mfcl-table2", "FedSimCLR", "Sc10") == _hash(
         "mfcl-table7", "FedSimCLR(BN)", "Sc10"
@@ -179,7 +179,7 @@ def test_the_tables_and_figures_of_the_mfcl_paper_share_runs_at_laptop_scale() -
 
 
 def _hash(name: str, row: str, column: str) -> str:
-    made = plan.make(recipe.load(name), "laptop")
+    made = plan.make_study(recipe.load(name), "laptop")
     cell = made.cell(row, column)
     assert cell is not None
     return made.config(cell, cell.points[0], 0).hash()
@@ -214,7 +214,7 @@ def test_a_recipe_runs_at_smoke_scale(
 ) -> None:
     reproduce(name, out, capsys)
     table = (out / f"{name}-smoke" / "table.md").read_text()
-    made = plan.make(recipe.load(name), "smoke")
+    made = plan.make_study(recipe.load(name), "smoke")
     missing = [row.name for row in made.rows if f"| {row.name} |" not in table]
     missing += [claim.text for claim in made.recipe.claims if claim.text not in table]
     assert not missing

@@ -9,8 +9,8 @@ import pytest
 from coterie.cli.main import main
 from coterie.engine.record import Event, RoundEvent
 from coterie.experiment.run import Result, execute
-from coterie.reproduce import run as running
-from coterie.reproduce.recipe import shipped
+from coterie.reproduce import runs
+from coterie.reproduce.recipe import list_shipped
 
 HEAD = """# coterie reproduce tiny        A table of three rows
 paper = "Somebody, Table 1"
@@ -141,7 +141,7 @@ def test_a_grid_is_chosen_on_held_out_samples(tiny: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_an_interrupt_loses_nothing_and_resume_goes_on(
+def test_an_interrupt_loses_nothing_and_can_be_resumed(
     tiny: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -161,15 +161,15 @@ def test_an_interrupt_loses_nothing_and_resume_goes_on(
         return execute(*arguments, **{**more, "recorders": [stop]})
 
     with monkeypatch.context() as patch:
-        patch.setattr(running, "execute", interrupted)
+        patch.setattr(runs, "execute", interrupted)
         assert call(*words, "out") == 130
     said = capsys.readouterr().err
-    assert said == "coterie: interrupted; the same command with --resume goes on\n"
+    assert said == "coterie: interrupted; to resume, repeat the command with --resume\n"
     assert outcome(tmp_path / "out")["finished"] == 1
 
     assert call(*words, "out") == 2
     said = capsys.readouterr().err
-    assert "holds an unfinished run; add --resume to go on" in said
+    assert "holds an unfinished run; add --resume to finish it" in said
     assert len(said.splitlines()) == 1
 
     assert call(*words, "out", "--resume") == 0
@@ -179,7 +179,7 @@ def test_an_interrupt_loses_nothing_and_resume_goes_on(
         assert one["values"] == two["values"] and one["curve"] == two["curve"]
 
 
-def test_a_run_that_fails_leaves_its_reason_and_the_others_go_on(
+def test_a_run_that_fails_leaves_its_reason_and_does_not_stop_the_others(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = 'config = "fedprox"\nset = { "local.lr" = 1e30 }'
@@ -239,7 +239,7 @@ def test_a_dry_run_says_what_is_missing(
 def test_without_a_recipe_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert call() == 0
     said = capsys.readouterr().out
-    assert all(name in said for name in shipped())
+    assert all(name in said for name in list_shipped())
 
 
 @pytest.mark.parametrize(

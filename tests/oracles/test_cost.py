@@ -6,8 +6,8 @@ import pytest
 
 from coterie.core.errors import ConfigError
 from coterie.experiment import config as configuration
-from coterie.reproduce import cost, plan, recipe
-from coterie.reproduce.cost import QUANTITIES, Count, Leg, legs
+from coterie.reproduce import plan, recipe
+from coterie.reproduce.cost import QUANTITIES, Count, Leg, count_study, judge_printed, legs
 from coterie.reproduce.recipe import Cost
 
 CODED, PLAIN = Cost(code=3), Cost()
@@ -28,7 +28,7 @@ ENCODER = 9 * 3 * 64 + 9 * 64 * 64 + 2 * 2 * 64
 
 def printed(name: str) -> list[Leg]:
     """A shipped configuration as the recipe has it."""
-    made = plan.make(recipe.load("mfcl-table8"), "paper")
+    made = plan.make_study(recipe.load("mfcl-table8"), "paper")
     cell = made.cell(name, made.columns[0].name)
     assert cell is not None
     return legs(made.config(cell, cell.points[0], 0), made.recipe.cost)
@@ -87,12 +87,12 @@ def test_the_quantities_of_the_table_by_hand() -> None:
 
 
 def test_a_printed_figure_may_be_off_by_a_quarter() -> None:
-    assert cost.verdict(125.0, 100.0) == cost.verdict(80.0, 100.0) == "within"
-    assert cost.verdict(0.0, 0.0) == "within"
-    assert cost.verdict(126.0, 100.0) == "not reproduced: printed 1.26 times too little"
-    assert cost.verdict(50.0, 100.0) == "not reproduced: printed 2 times too much"
-    assert cost.verdict(5.0, 0.0) == "not reproduced"
-    assert cost.verdict(5.0, None) == "-"
+    assert judge_printed(125.0, 100.0) == judge_printed(80.0, 100.0) == "within"
+    assert judge_printed(0.0, 0.0) == "within"
+    assert judge_printed(126.0, 100.0) == "not reproduced: printed 1.26 times too little"
+    assert judge_printed(50.0, 100.0) == "not reproduced: printed 2 times too much"
+    assert judge_printed(5.0, 0.0) == "not reproduced"
+    assert judge_printed(5.0, None) == "-"
 
 
 def test_other_sensors_and_views_are_counted_as_they_are_sent() -> None:
@@ -115,4 +115,4 @@ def test_a_quantity_that_is_not_known_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "other.toml"
     file.write_text(text.replace('"round_bits"', '"rounds_bits"'))
     with pytest.raises(ConfigError, match="metric = 'rounds_bits' is no quantity"):
-        cost.outcome(plan.make(recipe.load(str(file)), "paper"))
+        count_study(plan.make_study(recipe.load(str(file)), "paper"))

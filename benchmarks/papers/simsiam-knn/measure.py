@@ -23,20 +23,20 @@ from coterie.evaluate.knn import vote
 from coterie.experiment.prepare import Experiment, make_plan
 from coterie.experiment.run import Result, execute
 from coterie.kit.context import Shard
-from coterie.reproduce.picture import draw
-from coterie.reproduce.plan import Plan, make, run_folder
+from coterie.report.line_chart import draw
+from coterie.reproduce.plan import Study, locate_run, make_study
 from coterie.reproduce.recipe import load
 
 HERE = Path(__file__).parent
 COMPONENTS = (32, 128)
 
 
-def run(plan: Plan, row: str, out: Path) -> Result:
+def run(study: Study, row: str, out: Path) -> Result:
     """A run of the recipe, or the one that is there."""
-    cell = plan.cell(row, "kNN")
+    cell = study.cell(row, "kNN")
     assert cell is not None
-    config = plan.config(cell, cell.points[0], 0)
-    return execute(config, run_folder(out, config), resume=True)
+    config = study.config(cell, cell.points[0], 0)
+    return execute(config, locate_run(out, config), resume=True)
 
 
 def pixels(data: Shard, test: bool) -> tuple[Tensor, Tensor]:
@@ -65,8 +65,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("runs/reproduce"))
     out = parser.parse_args().out
-    plan = make(load("ssfl-objectives"), "laptop", seeds=1)
-    untrained, trained = run(plan, "untrained", out), run(plan, "SimSiam", out)
+    study = make_study(load("ssfl-objectives"), "laptop", seeds=1)
+    untrained, trained = run(study, "untrained", out), run(study, "SimSiam", out)
     curve = tuple(
         (event.round + 1, event.metrics["knn"])
         for event in trained.history

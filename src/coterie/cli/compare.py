@@ -2,16 +2,26 @@
 
 import itertools
 import json
-from collections.abc import Sequence
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.cells import Cell, Outcome, render, run_cells, summarise
 from coterie.cli.options import Debug
-from coterie.core.errors import ConfigError, RunFailed
+from coterie.core.errors import ConfigError
+from coterie.core.files import replace_durably
+from coterie.core.formatting import MEGABYTE, align_columns
 
+if TYPE_CHECKING:
+    from coterie.experiment.config import Config
+    from coterie.reproduce.runs import Ended, Trial
+
+_SHORT = 10
+_FINAL = ("client_accuracy_mean", "client_accuracy_worst_decile")  # metrics of the last round
+_SECONDS = "seconds a round"
 _OUT = typer.Option(help="Where the runs are kept; what is finished there is not run again.")
 
 
@@ -33,16 +43,16 @@ def compare(
     from coterie.experiment.config import method_config
     from coterie.experiment.tables import parse_overrides
 
-    methods = [word for word in arguments if "=" not in word]
+    methods = [text for text in arguments if "=" not in text]
     if not methods:
         raise ConfigError("no method was named; e.g. coterie compare fedavg fedprox --seeds 3")
-    overrides = parse_overrides(word for word in arguments if "=" in word)
-    cells = []
+    overrides = parse_overrides(text for text in arguments if "=" in text)
+    trials = []
     for method in methods:
         for number in range(seeds):
             chosen = method_config(method, config, overrides, number)
-            cells.append(Cell(method, f"{method}-seed={chosen.run.seed}", chosen))
-    finish(run_cells(cells, out), out)
+            trials.append(make_trial(method, f"{method}-seed={chosen.run.seed}", chosen, out))
+    tabulate(trials, out)
 
 
 def sweep(
@@ -53,61 +63,147 @@ def sweep(
     debug: Debug = False,
 ) -> None:
     """Run a configuration over a grid of values, e.g. local.lr=0.01,0.1 run.seed=0,1."""
-    from coterie.experiment import config as configuration
-    from coterie.experiment import tables
+    from coterie.experiment.config import load
+    from coterie.experiment.tables import parse_overrides
 
     if not arguments or "=" in arguments[0]:
         raise ConfigError("name a configuration first; e.g. coterie sweep digits/fedavg local.lr=…")
-    axes = [axis(word) for word in arguments[1:]]
+    axes = [parse_axis(argument) for argument in arguments[1:]]
     if not axes:
         raise ConfigError("no key to sweep was given; e.g. local.lr=0.01,0.1")
-    cells = []
+    trials = []
     for values in itertools.product(*(options for _, options in axes)):
-        words = [f"{key}={value}" for (key, _), value in zip(axes, values, strict=True)]
-        chosen = configuration.load(arguments[0], tables.parse_overrides(words))
-        shown = [w for w, (key, options) in zip(words, axes, strict=True) if len(options) > 1]
-        row = " ".join(word for word in shown if not word.startswith("run.seed=")) or "all"
-        cells.append(Cell(row, " ".join(shown) or "all", chosen))
-    finish(run_cells(cells, out), out)
+        changes = [f"{key}={value}" for (key, _), value in zip(axes, values, strict=True)]
+        chosen = load(arguments[0], parse_overrides(changes))
+        shown = [c for c, (_, options) in zip(changes, axes, strict=True) if len(options) > 1]
+        row = " ".join(change for change in shown if not change.startswith("run.seed=")) or "all"
+        trials.append(make_trial(row, " ".join(shown) or "all", chosen, out))
+    tabulate(trials, out)
 
 
-def axis(word: str) -> tuple[str, list[str]]:
-    """A key and its values; commas inside brackets or quotes do not separate."""
-    key, equals, text = word.partition("=")
+def parse_axis(argument: str) -> tuple[str, list[str]]:
+    """Split a key and its values; commas inside brackets or quotes do not separate."""
+    key, equals, text = argument.partition("=")
     values, depth, quoted, start = [], 0, False, 0
-    for place, letter in enumerate(text):
+    for position, letter in enumerate(text):
         quoted ^= letter in "\"'"
         depth += (letter in "[{") - (letter in "]}")
         if letter == "," and depth == 0 and not quoted:
-            values.append(text[start:place])
-            start = place + 1
+            values.append(text[start:position])
+            start = position + 1
     values.append(text[start:])
     if not equals or not all(values):
-        raise ConfigError(f"{word!r} is not of the form table.key=value,value")
+        raise ConfigError(f"{argument!r} is not of the form table.key=value,value")
     return key, values
 
 
-def finish(outcomes: Sequence[Outcome], out: Path) -> None:
-    """The table of what finished; an error if something did not."""
-    failed = [(outcome.cell.label, outcome.failure) for outcome in outcomes if outcome.failure]
-    if len(failed) < len(outcomes):
-        keep(outcomes, out)
-    if failed:
-        label, reason = failed[0]
-        alike = len(failed) == len(outcomes) and len({type(error) for _, error in failed}) == 1
-        kind = type(reason) if alike and reason is not None else RunFailed
-        raise kind(f"{len(failed)} of {len(outcomes)} runs failed; {label}: {reason}") from reason
+def make_trial(row: str, name: str, config: "Config", out: Path) -> "Trial":
+    """Make a run of the table; another configuration has another folder."""
+    from coterie.reproduce.runs import Trial
+
+    stem = re.sub(r"[^A-Za-z0-9.=-]+", "-", name)
+    return Trial(name, config, out / f"{stem}-{config.hash()[:_SHORT]}", row)
 
 
-def keep(outcomes: Sequence[Outcome], out: Path) -> None:
-    """Print the table, and write it beside the runs."""
-    summary = summarise(outcomes)
-    table = render(summary, outcomes[0].cell.config.evaluate.targets)
-    typer.echo(f"\n{table}")
-    runs = [
-        {"label": o.cell.label, "folder": str(o.folder), "failure": str(o.failure or "")}
-        for o in outcomes
-    ]
-    (out / "table.json").write_text(json.dumps({"rows": summary, "runs": runs}, indent=1) + "\n")
-    (out / "table.txt").write_text(table + "\n")
-    typer.echo(f"kept in {out}")
+def tabulate(trials: Sequence["Trial"], out: Path) -> None:
+    """Run the trials, print their table and write it beside the runs; raise if one failed."""
+    from coterie.reproduce.runs import explain_interrupts, raise_failures, run_trials
+
+    runs: list[Ended] = []
+    with explain_interrupts("the same command resumes"):
+        for ended in run_trials(trials, verify=True):
+            runs.append(ended)
+            typer.echo(ended.describe(len(trials), describe(ended)))
+    failures = [(ended.trial.name, ended.error) for ended in runs if ended.error]
+    if len(failures) < len(runs):
+        summary = summarise(runs)
+        table = render(summary, trials[0].config.evaluate.targets)
+        typer.echo(f"\n{table}")
+        folders = [
+            {
+                "label": ended.trial.name,
+                "folder": str(ended.trial.folder),
+                "failure": str(ended.error or ""),
+            }
+            for ended in runs
+        ]
+        document = json.dumps({"rows": summary, "runs": folders}, indent=1)
+        replace_durably(out / "table.json", f"{document}\n".encode())
+        replace_durably(out / "table.txt", f"{table}\n".encode())
+        typer.echo(f"kept in {out}")
+    raise_failures(failures, len(runs))
+
+
+def describe(ended: "Ended") -> str:
+    """Say what a run measured at its end, or why it failed."""
+    if ended.error:
+        return f"failed: {ended.error}"
+    metric = ended.trial.config.evaluate.metric
+    value = ended.history[-1].metrics.get(metric)
+    seconds = sum(event.seconds for event in ended.history)
+    shown = "" if value is None else f"{metric} {value:.4f}, "
+    return f"{shown}{len(ended.history)} rounds, {seconds:.1f} s"
+
+
+def summarise(runs: Iterable["Ended"]) -> dict[str, dict[str, float]]:
+    """Take mean and spread over the finished runs of every row."""
+    rows: dict[str, dict[str, list[float]]] = {}
+    for ended in runs:
+        columns = rows.setdefault(ended.trial.row, {})
+        for name, value in measure(ended).items():
+            columns.setdefault(name, []).append(value)
+    summary: dict[str, dict[str, float]] = {}
+    for row, columns in rows.items():
+        summary[row] = {"runs": float(max(map(len, columns.values()), default=0))}
+        for name, values in columns.items():
+            summary[row][name] = statistics.fmean(values)
+            summary[row][f"{name}_std"] = statistics.stdev(values) if len(values) > 1 else 0.0
+            summary[row][f"{name}_runs"] = float(len(values))
+    return summary
+
+
+def measure(ended: "Ended") -> dict[str, float]:
+    """Collect what is compared of a run; a target that it did not reach is absent."""
+    from coterie.report.summary import make_headline
+
+    if not ended.history:
+        return {}
+    settings, last = ended.trial.config.evaluate, ended.history[-1]
+    head = make_headline(ended.history, settings.targets, settings.metric)
+    values: dict[str, float] = {}
+    if head.final and head.best:
+        values |= {"final": head.final[0], "best": head.best[0]}
+    values |= {name: last.metrics[name] for name in _FINAL if name in last.metrics}
+    for target in head.targets:
+        if target.rounds is not None and target.bytes is not None:
+            values[f"rounds to {target.value:g}"] = float(target.rounds)
+            values[f"MB to {target.value:g}"] = target.bytes / MEGABYTE
+    values[_SECONDS] = statistics.median(event.seconds for event in ended.history)
+    return values
+
+
+def render(summary: Mapping[str, Mapping[str, float]], targets: Sequence[float]) -> str:
+    """Format the table: mean and spread over seeds, times as ratios to the first row."""
+    columns = ["final", "best", *_FINAL]
+    columns = [name for name in columns if any(name in row for row in summary.values())]
+    columns += [f"{what} to {target:g}" for target in targets for what in ("rounds", "MB")]
+    base = next((row[_SECONDS] for row in summary.values() if _SECONDS in row), None)
+    lines = [["", "runs", *(name.replace("_", " ") for name in columns), "time ratio"]]
+    for name, row in summary.items():
+        own = row.get(_SECONDS)
+        ratio = f"{own / base:.2f}" if own and base else "-"
+        cells = (format_cell(row, column) for column in columns)
+        lines.append([name, f"{row['runs']:.0f}", *cells, ratio])
+    return align_columns(lines)
+
+
+def format_cell(row: Mapping[str, float], column: str) -> str:
+    """Format mean and spread, and how many runs never reached a target."""
+    if column not in row:
+        return "-"
+    digits = 1 if column.startswith(("rounds", "MB")) else 4
+    text = f"{row[column]:.{digits}f}"
+    if row["runs"] > 1:
+        text += f" ± {row[f'{column}_std']:.{digits}f}"
+    missing = int(row["runs"] - row[f"{column}_runs"])
+    return f"{text} ({missing} never)" if missing else text

@@ -13,6 +13,7 @@ import typer
 
 from coterie.cli.options import Debug
 from coterie.core.errors import CoterieError, RunFailed
+from coterie.core.formatting import format_bytes
 
 _PACKAGES = ("torch", "numpy", "safetensors", "scikit-learn", "pydantic", "typer", "plotly")
 
@@ -35,7 +36,7 @@ def doctor(debug: Debug = False) -> None:
     _line("processor", f"{platform.machine()}, vectors {capability}, {cores()} cores")
     _line("kernel", in_words(("auto",)))
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    _line("memory", f"{pages / 2**30:.1f} GiB")
+    _line("memory", format_bytes(pages))
     cache = default_cache()
     _line("cache", f"{cache}, {_room(cache)}")
     _line("runs", f"{Path('runs').absolute()}, {_room(Path('runs').absolute())}")
@@ -50,9 +51,9 @@ def _room(path: Path) -> str:
     """Describe the free space and whether the folder is writable, without creating it."""
     while not path.exists():
         path = path.parent
-    free = shutil.disk_usage(path).free / 2**30
+    free = format_bytes(shutil.disk_usage(path).free)
     writable = "writable" if os.access(path, os.W_OK) else "NOT writable"
-    return f"{writable}, {free:.1f} GiB free"
+    return f"{writable}, {free} free"
 
 
 def _check_agreement() -> float:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from coterie.cli.options import Debug
 from coterie.core import registry
 from coterie.core.errors import ConfigError
+from coterie.core.formatting import align_columns
 from coterie.evaluate import ALIASES
 
 _PACKAGE = Path(__file__).parent.parent
@@ -60,12 +59,8 @@ def show(
             for name in entries(category):
                 typer.echo(name)
         return
-    console = Console()
     for category in chosen:
-        table = Table("name", "what it is", title=category, title_justify="left", expand=False)
-        for name, line in entries(category).items():
-            table.add_row(name, line)
-        console.print(table)
+        typer.echo(f"{category}\n{align_columns(list(entries(category).items()))}\n")
 
 
 def _describe_alias(entry: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """`coterie partition`: show the partition as text and as a page, without training."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,8 @@ import typer
 
 from coterie.cli.options import Debug
 from coterie.cli.run import split_arguments
-from coterie.core.errors import CheckpointError
+from coterie.core.files import replace_durably
+from coterie.core.formatting import align_columns, counted, shorten
 
 if TYPE_CHECKING:
     from coterie.experiment.prepare import Experiment
@@ -52,7 +53,7 @@ def partition(
     table = shares.class_table(dataset.y_train, dataset.classes)
     values = measure(table)
     if out is not None:  # first, since a reader such as `head` may stop early
-        write(out, page(experiment, table, values))
+        replace_durably(out, page(experiment, table, values).encode(), remedy="")
     for line in (*facts(experiment), "", *rows(experiment, table), "", *meanings(values)):
         typer.echo(line)
     if out is not None:
@@ -85,20 +86,19 @@ def facts(experiment: "Experiment") -> Iterator[str]:
 
 def rows(experiment: "Experiment", table: np.ndarray) -> Iterator[str]:
     """Tabulate samples by client and class, as far as it is readable."""
-    from coterie.core.formatting import counted, short
-
     shares = experiment.partition
     classes = min(table.shape[1], _CLASSES)
     cut = ["..."] if table.shape[1] > _CLASSES else []
     notes = {client: shift.describe() for client, shift in shares.shifts.items()}
-    lines = [["client", "train", "test", *map(str, range(classes)), *cut, *["shift"][: len(notes)]]]
+    head = ["client", "train", "test", *map(str, range(classes)), *cut]
+    lines = [[*head, "shift"] if notes else head]
     shown = list(zip(shares.clients, shares.names, table, strict=True))[:_CLIENTS]
     for client, name, counts in shown:
         cells = [str(count) if count else "." for count in counts[:classes]]
         sizes = [str(counts.sum()), str(len(shares.test[client]))]
         shift = [notes.get(client, "")] if notes else []
-        lines.append([short(name, _NAME), *sizes, *cells, *cut, *shift])
-    yield from aligned(lines, last_left=bool(notes))
+        lines.append([shorten(name, _NAME), *sizes, *cells, *cut, *shift])
+    yield from align_columns(lines, right=range(1, len(lines[0]) - bool(notes))).splitlines()
     left = [
         counted(total - limit, what)
         for total, limit, what in (
@@ -112,30 +112,18 @@ def rows(experiment: "Experiment", table: np.ndarray) -> Iterator[str]:
         yield f"{hidden} not shown here; --out FILE.html draws all classes and up to 60 clients"
 
 
-def aligned(lines: Sequence[Sequence[str]], last_left: bool = False) -> Iterator[str]:
-    """Align columns: names on the left, then numbers; `last_left` for text in the last column."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = [line[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
-        if last_left:
-            cells[-1] = line[-1]
-        yield "  ".join(cells).rstrip()
-
-
 def meanings(values: Mapping[str, float]) -> Iterator[str]:
     """List the measures, each with its meaning."""
     yield "how much the clients differ"
-    width = max(map(len, values))
-    for name, value in values.items():
-        yield f"{name:<{width}}  {value:>8.4f}  {_MEANINGS.get(name, '')}".rstrip()
+    lines = [(name, f"{value:>8.4f}", _MEANINGS.get(name, "")) for name, value in values.items()]
+    yield from align_columns(lines).splitlines()
 
 
 def page(experiment: "Experiment", table: np.ndarray, values: Mapping[str, float]) -> str:
     """Make one HTML file with the heat map, the sizes and the measures."""
     from coterie.report import page as pieces
     from coterie.report import tables
-    from coterie.report.partition_chart import partition as draw
+    from coterie.report.partition_chart import chart_partition
     from coterie.report.read import Holder
 
     shares = experiment.partition
@@ -143,7 +131,7 @@ def page(experiment: "Experiment", table: np.ndarray, values: Mapping[str, float
         Holder(name, len(shares.train[client]), len(shares.test[client]), tuple(row.tolist()))
         for client, name, row in zip(shares.clients, shares.names, table, strict=True)
     ]
-    chart = draw(holders, table.shape[1])
+    chart = chart_partition(holders, table.shape[1])
     settings = experiment.config.tables["partition"]
     title = f"{settings['kind']} of {experiment.dataset.name}"
     measured = [(name, f"{value:.4f}", _MEANINGS.get(name, "")) for name, value in values.items()]
@@ -153,24 +141,10 @@ def page(experiment: "Experiment", table: np.ndarray, values: Mapping[str, float
             f"<h1>{escape(title)}</h1>",
             *(f'<p class="soft">{escape(line)}</p>' for line in facts(experiment)),
             "<h2>Partition</h2>",
-            pieces.figure(chart) if chart else "",
+            pieces.format_figure(chart) if chart else "",
             "<h2>How much the clients differ</h2>",
-            tables.table(measured, number=1),
-            "<h2>Shifts</h2>" + tables.table(shifts, ("client", "shift")) if shifts else "",
+            tables.format_table(measured, number=1),
+            "<h2>Shifts</h2>" + tables.format_table(shifts, ("client", "shift")) if shifts else "",
         )
     )
-    return pieces.document(title, body)
-
-
-def write(out: Path, text: str) -> None:
-    """Write the page atomically."""
-    beside = out.with_name(f".{out.name}.part")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            beside.write_text(text, encoding="utf-8")
-            beside.replace(out)
-        finally:
-            beside.unlink(missing_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"cannot write {out}: {error.strerror or error}") from error
+    return pieces.make_document(title, body)

@@ -5,25 +5,17 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from coterie.core.formatting import format_bytes
 from coterie.engine.record import ClientEvent, Event, NoteEvent, RoundEvent, StartEvent
 from coterie.report.page import write_report
 
-_MEGABYTE = 1e6
 _WATCH_SECONDS = 5.0
 _ROOM_FOR_BAR = 100  # columns
 _SHOWN = (("loss", "train_loss"), ("loss", "server_loss"), ("accuracy", "accuracy"))
-
-
-def megabytes(count: float) -> str:
-    """Write a number of bytes as kB or MB."""
-    if count < _MEGABYTE / 10:
-        return f"{count / 1e3:.1f} kB"
-    return f"{count / _MEGABYTE:,.1f} MB"
 
 
 def clock(seconds: float) -> str:
@@ -56,12 +48,7 @@ class Display:
             self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._live:
             self._progress.stop()
 
@@ -102,7 +89,7 @@ class Display:
         parts = [
             f"{label} {event.metrics[key]:.3f}" for label, key in _SHOWN if key in event.metrics
         ]
-        parts += [megabytes(self._sent), f"{clock(left)} left"]
+        parts += [format_bytes(self._sent), f"{clock(left)} left"]
         status = "  ".join(parts)
         if self._live:
             self._progress.update(self._bar, completed=event.round + 1, total=total, status=status)

@@ -1,4 +1,4 @@
-"""`coterie reproduce`: run the table of a paper again, and compare."""
+"""`coterie reproduce`: run the table of a paper again, and compare with its numbers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,12 +10,12 @@ from rich.console import Console
 
 from coterie.cli.options import Debug
 from coterie.core.errors import ConfigError
+from coterie.core.formatting import align_columns
 
 if TYPE_CHECKING:
     from coterie.engine.record import Recorder
-    from coterie.reproduce.plan import Plan
-    from coterie.reproduce.recipe import Features
-    from coterie.reproduce.run import Found, Trial
+    from coterie.reproduce.plan import Study
+    from coterie.reproduce.runs import Trial
 
 
 def reproduce(
@@ -29,7 +29,7 @@ def reproduce(
         Path, typer.Option(help="Where runs and outcomes are kept; nothing there is run again.")
     ] = Path("runs/reproduce"),
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Runs per row, in the place of the recipe's numbers.")
+        int | None, typer.Option(min=1, help="Runs per row, instead of the recipe's numbers.")
     ] = None,
     columns: Annotated[
         list[str] | None, typer.Option(help="Run these columns alone, e.g. 'one,another'.")
@@ -38,7 +38,7 @@ def reproduce(
         list[str] | None, typer.Option(help="Run these rows alone, and the reference.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with runs that were stopped.")
+        bool, typer.Option("--resume", help="Resume runs that were stopped.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be run and how long it takes.")
@@ -50,70 +50,65 @@ def reproduce(
     Without a recipe, list them.
     """
     if recipe is None:
-        listed()
+        print_recipes()
         return
 
     from coterie.reproduce import recipe as recipes
-    from coterie.reproduce.book import Book
-    from coterie.reproduce.narrow import narrow
-    from coterie.reproduce.plan import make
-    from coterie.reproduce.run import finish
-    from coterie.reproduce.run import reproduce as run
+    from coterie.reproduce.page import write_outcome
+    from coterie.reproduce.plan import make_study, select
+    from coterie.reproduce.runs import raise_failures, run_study
+    from coterie.reproduce.tables import to_text
+    from coterie.reproduce.verdicts import conclude
 
-    plan = make(recipes.load(recipe), scale, seeds=seeds)
-    plan = narrow(plan, rows or (), columns or (), out)
-    if plan.recipe.measure == "cost":
-        count(plan, out, dry_run)
+    study = make_study(recipes.load(recipe), scale, seeds=seeds)
+    study = select(study, rows or (), columns or (), out)
+    if study.recipe.measure == "cost":
+        count_costs(study, out, dry_run)
         return
     if dry_run:
         from coterie.reproduce.estimate import describe
 
-        for line in describe(plan, out):
+        for line in describe(study, out):
             typer.echo(line)
         return
-    for line in plan.left_out:
+    for line in study.left_out:
         typer.echo(line)
-    if not plan.cells:
+    if not study.cells:
         raise ConfigError(f"nothing of {recipe} can be run here at the {scale} scale")
-    book = Book(plan, out)
-    found = run(plan, out, resume, renew=book.write, say=typer.echo, watch=watched)
-    typer.echo(f"\n{book.text(found)}")
-    if plan.recipe.features is not None:
-        typer.echo(pictured(found, plan.recipe.features, book.folder))
-    typer.echo(f"kept in {book.folder}")
-    finish(found)
+    scores, failures = run_study(
+        study,
+        out,
+        resume,
+        renew=lambda scores: write_outcome(conclude(scores), out),
+        say=typer.echo,
+        watch=show_progress,
+    )
+    typer.echo(f"\n{to_text(conclude(scores))}")
+    if study.recipe.features is not None:
+        from coterie.reproduce.features import write_features
+
+        typer.echo(write_features(scores, study.recipe.features, out / study.folder))
+    typer.echo(f"kept in {out / study.folder}")
+    raise_failures(failures, scores.finished + len(failures))
 
 
-def count(plan: "Plan", out: Path, dry_run: bool) -> None:
-    """A table of what is sent: it is counted, and nothing is run."""
-    from coterie.reproduce import cost
-    from coterie.reproduce.book import Book
+def count_costs(study: "Study", out: Path, dry_run: bool) -> None:
+    """Print and write a table of what methods send: it is counted, and nothing is run."""
+    from coterie.reproduce.cost import count_study
+    from coterie.reproduce.page import write_outcome
+    from coterie.reproduce.tables import to_text
 
     if dry_run:
         typer.echo("nothing is run: what is sent is counted, in seconds")
         return
-    book, outcome = Book(plan, out), cost.outcome(plan)
-    book.keep(outcome)
-    typer.echo(f"{book.told(outcome)}\nkept in {book.folder}")
-
-
-def pictured(found: "Found", wanted: "Features", folder: Path) -> str:
-    """The picture of representations, of the rows that were run; what it shows in a sentence."""
-    from dataclasses import replace
-
-    from coterie.reproduce import clusters, features
-
-    run = [cell.row.name for cell in found.plan.cells]
-    rows = tuple(row for row in wanted.rows if row in run)
-    if not rows:
-        return f"there is no picture of features: none of {', '.join(wanted.rows)} was asked for"
-    write = clusters.write if wanted.of == "global" else features.write
-    return write(found, replace(wanted, rows=rows), folder)
+    outcome = count_study(study)
+    folder = write_outcome(outcome, out)
+    typer.echo(f"{to_text(outcome)}\nkept in {folder}")
 
 
 @contextmanager
-def watched(trial: "Trial") -> Iterator[Sequence["Recorder"]]:
-    """A live line on a terminal, nothing elsewhere."""
+def show_progress(trial: "Trial") -> Iterator[Sequence["Recorder"]]:
+    """Show a run's progress live on a terminal, nothing elsewhere."""
     from coterie.cli.progress import Display
 
     console = Console(soft_wrap=True)
@@ -124,13 +119,12 @@ def watched(trial: "Trial") -> Iterator[Sequence["Recorder"]]:
         yield [display]
 
 
-def listed() -> None:
+def print_recipes() -> None:
     """Print the recipes with a line about each."""
     from coterie.cli.listing import entries
 
-    found = entries("recipes")
-    width = max(map(len, found), default=0)
-    for name, line in found.items():
-        typer.echo(f"{name:<{width}}  {line.removeprefix(f'coterie reproduce {name}').strip()}")
-    if not found:
-        typer.echo("there are no recipes")
+    lines = [
+        (name, line.removeprefix(f"coterie reproduce {name}").strip())
+        for name, line in entries("recipes").items()
+    ]
+    typer.echo(align_columns(lines) if lines else "there are no recipes")

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from coterie.cli.options import Debug
 from coterie.core.errors import ConfigError
+from coterie.core.formatting import format_bytes
 
 if TYPE_CHECKING:
     from coterie.experiment.config import Config
@@ -90,7 +91,6 @@ def opening(config: "Config") -> list[str]:
 
 def closing(result: "Result") -> None:
     """Print the table at the end of a run."""
-    from coterie.cli.progress import megabytes
     from coterie.engine.record import bytes_until, reached
 
     history, settings = result.history, result.experiment.config.evaluate
@@ -105,10 +105,10 @@ def closing(result: "Result") -> None:
         event = reached(history, metric, target)
         reached_after = "not reached"
         if event is not None:
-            reached_after = f"{event.round + 1} rounds, {megabytes(bytes_until(history, event))}"
+            reached_after = f"{event.round + 1} rounds, {format_bytes(bytes_until(history, event))}"
         rows.append((f"to {metric} {target:g}", reached_after))
-    rows.append(("sent up", megabytes(sum(event.bytes_up for event in history))))
-    rows.append(("sent down", megabytes(sum(event.bytes_down for event in history))))
+    rows.append(("sent up", format_bytes(sum(event.bytes_up for event in history))))
+    rows.append(("sent down", format_bytes(sum(event.bytes_down for event in history))))
     rows.append(("seconds", f"{sum(event.seconds for event in history):.1f}"))
     rows.append(("results", str(result.folder)))
     rows.append(("report", str(result.folder / "report.html")))
@@ -131,7 +131,6 @@ def budgets(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
 
 def describe(config: "Config") -> None:
     """Print the resolved configuration, the clients and the cost of a round."""
-    from coterie.cli.progress import megabytes
     from coterie.core.bundle import Bundle
     from coterie.core.task import METHOD
     from coterie.experiment.prepare import prepare
@@ -146,10 +145,10 @@ def describe(config: "Config") -> None:
     sys.stdout.write(config.to_toml())
     typer.echo(f"\n# {len(sizes)} clients with {sizes[0]} to {sizes[-1]} samples each")
     if len(nets) == 1:
-        typer.echo(f"# {entries['model']:,} parameters, {megabytes(weights.nbytes())} one way")
+        typer.echo(f"# {entries['model']:,} parameters, {format_bytes(weights.nbytes())} one way")
         return
     first, round = plan_rounds(parts.stages(METHOD), len(sizes), config.run.seed)[0]
     assert first.broadcast  # every method has one
     down = first.broadcast(parts.start(), round)
     counts = ", ".join(f"{count:,} in {key!r}" for key, count in entries.items())
-    typer.echo(f"# parameters: {counts}; {megabytes(down.nbytes())} one way in {first.name!r}")
+    typer.echo(f"# parameters: {counts}; {format_bytes(down.nbytes())} one way in {first.name!r}")

@@ -8,19 +8,21 @@ from pathlib import Path
 
 from coterie.core.errors import CheckpointError
 
+RESUME = (
+    "; what was committed before is intact: free some space or repair the disk, then use --resume"
+)
+
 
 @contextmanager
-def disk_errors(path: Path, needed: int = 0) -> Iterator[None]:
+def disk_errors(path: Path, needed: int = 0, remedy: str = RESUME) -> Iterator[None]:
     """Turn an `OSError` into one line with the path, the bytes needed and the remedy."""
     try:
         yield
     except OSError as error:
         size = f" ({needed:,} bytes needed)" if needed and error.errno == errno.ENOSPC else ""
         where = error.filename or path
-        raise CheckpointError(
-            f"cannot write {where}: {error.strerror or error}{size}; what was committed before "
-            "is intact: free some space or repair the disk, then use --resume"
-        ) from error
+        reason = f"{error.strerror or error}{size}"
+        raise CheckpointError(f"cannot write {where}: {reason}{remedy}") from error
 
 
 def write_durably(path: Path, data: bytes) -> None:
@@ -47,10 +49,10 @@ def make_folder(path: Path) -> None:
         sync_folder(path.parent)
 
 
-def replace_durably(path: Path, data: bytes) -> None:
+def replace_durably(path: Path, data: bytes, remedy: str = RESUME) -> None:
     """Write a file atomically: on an error the old file, if any, stays as it was."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with disk_errors(path, len(data)):
+    with disk_errors(path, len(data), remedy):
         make_folder(path.parent)
         try:
             write_durably(temporary, data)

@@ -1,6 +1,7 @@
-"""Numbers and lists in words, as the page writes them."""
+"""Text for people: counts, sizes, durations, shortened lists, tables."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 MEGABYTE = 1e6
 _LISTED = 8  # longer lists end with "and N more"
@@ -18,16 +19,16 @@ def list_first(items: Sequence[str]) -> str:
     return ", ".join(distinct[:_LISTED]) + more
 
 
-def short(text: str, length: int) -> str:
+def shorten(text: str, length: int) -> str:
     """Cut a text to a length, with an ellipsis at the end."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def size(count: int) -> str:
-    """Bytes in kB, MB or GB."""
+def format_bytes(count: float) -> str:
+    """Write a number of bytes as kB, MB or GB."""
     if count >= 1000 * MEGABYTE:
         return f"{count / MEGABYTE / 1000:,.2f} GB"
-    return f"{count / MEGABYTE:,.1f} MB" if count >= MEGABYTE else f"{count / 1000:,.1f} kB"
+    return f"{count / MEGABYTE:,.1f} MB" if count >= MEGABYTE / 10 else f"{count / 1000:,.1f} kB"
 
 
 def duration(seconds: float) -> str:
@@ -35,3 +36,36 @@ def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def align_columns(lines: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Lay out cells in aligned columns; those whose index is in `right` are right-aligned."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of text."""
+
+    title: str
+    head: Sequence[str]
+    lines: Sequence[Sequence[str]]
+
+    def to_text(self) -> str:
+        """Format it for a terminal, without its title."""
+        return align_columns([self.head, *self.lines])
+
+    def to_markdown(self) -> str:
+        """Format it as Markdown, without its title."""
+        head, *lines = (
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
+            for line in (self.head, *self.lines)
+        )
+        return "\n".join([head, "|" + "---|" * len(self.head), *lines])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.core.errors import ConfigError, DataError
-from coterie.core.formatting import size
+from coterie.core.formatting import format_bytes
 from coterie.data import checks, datasets
 
 _CHUNK = 2**20
@@ -107,7 +107,7 @@ def _fetch_file(remote: Remote, target: Path, say: Callable[[str], object]) -> N
         _check_existing(remote, target)
         say(f"{target} is already there, with the right SHA-256")
         return
-    say(f"{remote.address} ({size(remote.size)}) -> {target}")
+    say(f"{remote.address} ({format_bytes(remote.size)}) -> {target}")
     temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,6 @@ import numpy as np
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
-from coterie.core.task import ClientInfo
 from coterie.data import checks
 from coterie.data.checks import NOBODY
 from coterie.data.skew import Shift, Skewed
@@ -81,13 +80,6 @@ class Partition:
     def sizes(self) -> dict[int, int]:
         """Count the training samples of every client."""
         return {client: len(share) for client, share in self.train.items()}
-
-    def client_infos(self) -> list[ClientInfo]:
-        """What an executor knows of every client before any task."""
-        return [
-            ClientInfo(client, name, len(self.train[client]), len(self.test[client]))
-            for client, name in zip(self.clients, self.names, strict=True)
-        ]
 
     def digest(self) -> str:
         """Compute the SHA-256 of the indices, the names and the shifts."""

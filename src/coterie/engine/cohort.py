@@ -7,6 +7,7 @@ from typing import Literal
 from coterie.core import seeds
 from coterie.core.settings import Cohort
 from coterie.core.task import ClientId, ClientInfo
+from coterie.data.partition import Partition
 from coterie.kit.stages import Stage
 
 When = Literal["before", "after"]
@@ -24,6 +25,14 @@ class Invited:
     def asked(self) -> list[ClientId]:
         """Those who get a task: all but the clients that are lost before the round."""
         return [client for client in self.clients if self.lost.get(client) != "before"]
+
+
+def list_clients(shares: Partition) -> list[ClientInfo]:
+    """List what an executor knows of every client before any task."""
+    return [
+        ClientInfo(client, name, len(shares.train[client]), len(shares.test[client]))
+        for client, name in zip(shares.clients, shares.names, strict=True)
+    ]
 
 
 def count_invited(clients: int, stage: Stage, fraction: float) -> int:

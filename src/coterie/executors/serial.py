@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from coterie.core.task import ClientInfo, Reply, Task
+from coterie.engine.cohort import list_clients
 from coterie.engine.site import Site
 
 
@@ -14,7 +15,7 @@ class Serial:
 
     def clients(self) -> Sequence[ClientInfo]:
         """Everyone on the site."""
-        return self._site.partition.client_infos()
+        return list_clients(self._site.partition)
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Reply]:
         """Run the tasks in order."""

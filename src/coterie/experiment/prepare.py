@@ -21,7 +21,7 @@ from coterie.data.heterogeneity import measure
 from coterie.data.partition import Partition
 from coterie.data.sources.arrays import make_raw
 from coterie.data.subset import select, set_aside
-from coterie.engine.cohort import count_asked, count_invited
+from coterie.engine.cohort import count_asked, count_invited, list_clients
 from coterie.engine.evaluation import Evaluation
 from coterie.engine.loop import Plan
 from coterie.engine.play import Player
@@ -154,7 +154,7 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
 
 def make_executor(experiment: Experiment) -> Executor:
     """Where the tasks will run."""
-    settings, clients = experiment.config.executor, experiment.partition.client_infos()
+    settings, clients = experiment.config.executor, list_clients(experiment.partition)
     if settings.kind == "serial":
         return Serial(Site(experiment.spec, experiment.partition))
     workers = settings.workers or exact.cores()

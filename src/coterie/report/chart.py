@@ -1,4 +1,4 @@
-"""What all charts are made of: series, axes, lines and words, as plain Plotly dictionaries.
+"""The parts of charts: series, axes, lines and labels, as plain Plotly dictionaries.
 
 A colour is written `@name` and means the variable `--name` of `style.css`: `draw.js` looks it up
 when it draws, so that the charts follow the light and the dark theme and the printer.
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.core.formatting import short
+from coterie.core.formatting import shorten
 from coterie.engine.record import RoundEvent
 
 AXIS: dict[str, Any] = {
@@ -21,12 +21,12 @@ AXIS: dict[str, Any] = {
 }
 _MARKED = 60  # a series of more points than this is a line without markers
 _STAGES = 6  # more beginnings of stages than this would only clutter a chart
-_HIGH = 0.95  # the word about a target above this stands below its line, clear of the legend
+_HIGH = 0.95  # the label of a target above this is below its line, clear of the legend
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with the words around it (plain text, not yet escaped)."""
+    """A chart with its title and a note (plain text, not yet escaped)."""
 
     title: str
     data: list[dict[str, Any]]
@@ -35,13 +35,13 @@ class Chart:
     height: int = 360
 
 
-def plain(value: str) -> str:
-    """Plotly reads some HTML in its labels; what comes from a file is not to be read so."""
+def escape_label(value: str) -> str:
+    """Escape text from a file: Plotly interprets some HTML in its labels."""
     return html.escape(value, quote=False)
 
 
-def layout(x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
-    """The look that all charts share, with these axes."""
+def make_layout(x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
+    """Make the layout that all charts share, with these axes."""
     for axis in (x, y):
         axis["title"]["standoff"] = 10  # else a title may lie on the ticks' labels
     return {
@@ -67,75 +67,77 @@ def layout(x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def titled(text: str) -> dict[str, Any]:
-    """An axis with a title."""
-    return {"title": {"text": plain(text)}}
+def make_axis(text: str) -> dict[str, Any]:
+    """Make an axis with a title."""
+    return {"title": {"text": escape_label(text)}}
 
 
-def round_axis(history: Sequence[RoundEvent]) -> dict[str, Any]:
-    """An axis of the rounds of a run, counted from 1."""
-    return rounds_between(history[0].round + 1, history[-1].round + 1)
+def make_round_axis(history: Sequence[RoundEvent]) -> dict[str, Any]:
+    """Make an axis of the rounds of a run, counted from 1."""
+    return make_axis_between(history[0].round + 1, history[-1].round + 1)
 
 
-def rounds_between(first: int, last: int) -> dict[str, Any]:
-    """An axis from a round to another."""
+def make_axis_between(first: int, last: int) -> dict[str, Any]:
+    """Make an axis from one round to another."""
     pad = 0.5 if last - first < 20 else 0.02 * (last - first)
-    axis = titled("round") | {"tickformat": "d", "range": [first - pad, last + pad]}
+    axis = make_axis("round") | {"tickformat": "d", "range": [first - pad, last + pad]}
     return axis | ({"dtick": 1} if last - first <= 10 else {})
 
 
-def share_axis(values: Sequence[float], name: str = "accuracy") -> dict[str, Any]:
-    """An axis for shares from 0, up to the tenth above the highest."""
+def make_share_axis(values: Sequence[float], name: str = "accuracy") -> dict[str, Any]:
+    """Make an axis for shares from 0, up to the tenth above the highest."""
     top = min(10, int(10 * max(values) + 1.5)) / 10
-    return titled(f"{short(name, 28)} (share)") | {"range": [0, top * 1.02]}
+    return make_axis(f"{shorten(name, 28)} (share)") | {"range": [0, top * 1.02]}
 
 
-def series(
+def make_series(
     points: Sequence[tuple[float, float]], name: str, colour: str, dash: str = "solid"
 ) -> list[dict[str, Any]]:
-    """One line; nothing for no points, and markers where a line would hardly show."""
+    """Make one line, with markers where there are few points; nothing for no points."""
     if not points:
         return []
-    one = len(points) == 1
+    single = len(points) == 1
     return [
         {
             "type": "scatter",
             "x": [x for x, _ in points],
             "y": [y for _, y in points],
-            "name": plain(name),
-            "mode": "markers" if one else "lines+markers" if len(points) <= _MARKED else "lines",
+            "name": escape_label(name),
+            "mode": "markers" if single else "lines+markers" if len(points) <= _MARKED else "lines",
             "line": {"color": colour, "dash": dash, "width": 2},
-            "marker": {"color": colour, "symbol": "circle", "size": 9 if one else 5},
+            "marker": {"color": colour, "symbol": "circle", "size": 9 if single else 5},
         }
     ]
 
 
-def by_round(history: Sequence[RoundEvent], metric: str) -> list[tuple[float, float]]:
-    """The points of a metric, by rounds counted from 1."""
+def list_points(history: Sequence[RoundEvent], metric: str) -> list[tuple[float, float]]:
+    """List the values of a metric, by rounds counted from 1."""
     return [(e.round + 1, e.metrics[metric]) for e in history if metric in e.metrics]
 
 
 def mark_target(look: dict[str, Any], target: float, high: float = _HIGH) -> None:
-    """A line across at a target; accuracies begin low, so its word on the left is clear of them."""
+    """Draw a line at a target; its label is on the left, where accuracies are still low."""
     line = {"xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target}
-    word = {"xref": "paper", "x": 0, "y": target, "yanchor": "bottom" if target < high else "top"}
-    _rule(look, line, word, f"target {target:.4g}")
+    label = {"xref": "paper", "x": 0, "y": target, "yanchor": "bottom" if target < high else "top"}
+    _draw_rule(look, line, label, f"target {target:.4g}")
 
 
 def mark_stages(look: dict[str, Any], history: Sequence[RoundEvent]) -> None:
-    """A line up where a stage begins, if there are several."""
+    """Draw a line where a stage begins, if there are several stages."""
     begun = [event for i, event in enumerate(history) if i and event.stage != history[i - 1].stage]
     for event in begun if len(begun) <= _STAGES else ():
         at = event.round + 0.5
         line = {"yref": "paper", "y0": 0, "y1": 1, "x0": at, "x1": at}
-        word = {"yref": "paper", "y": 1, "x": at, "yanchor": "top"}
-        _rule(look, line, word, short(event.stage, 20))
+        label = {"yref": "paper", "y": 1, "x": at, "yanchor": "top"}
+        _draw_rule(look, line, label, shorten(event.stage, 20))
 
 
-def _rule(look: dict[str, Any], line: dict[str, Any], word: dict[str, Any], text: str) -> None:
+def _draw_rule(
+    look: dict[str, Any], line: dict[str, Any], label: dict[str, Any], text: str
+) -> None:
     stroke = {"color": "@line", "width": 1, "dash": "dot"}
     look["shapes"].append({"type": "line", "line": stroke, "layer": "below", **line})
     font = {"size": 11, "color": "@soft"}
     look["annotations"].append(
-        {"text": plain(text), "font": font, "showarrow": False, "xanchor": "left", **word}
+        {"text": escape_label(text), "font": font, "showarrow": False, "xanchor": "left", **label}
     )

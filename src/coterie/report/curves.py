@@ -1,21 +1,21 @@
-"""The charts of a run's course: what it measured, sent and lost, round by round."""
+"""Charts a run round by round: what it measured, sent and lost."""
 
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from coterie.core.formatting import MEGABYTE, short
+from coterie.core.formatting import MEGABYTE, shorten
 from coterie.engine.record import RoundEvent
 from coterie.report.chart import (
     Chart,
-    by_round,
-    layout,
+    list_points,
+    make_axis,
+    make_layout,
+    make_round_axis,
+    make_series,
+    make_share_axis,
     mark_stages,
     mark_target,
-    round_axis,
-    series,
-    share_axis,
-    titled,
 )
 
 _MEAN, _STD = "client_accuracy_mean", "client_accuracy_std"
@@ -30,24 +30,26 @@ _LOSSES = {
 _SOURCES = {"client": "clients", "server": "server", "train": "training"}
 
 
-def accuracy(history: Sequence[RoundEvent], metric: str, targets: Sequence[float]) -> Chart | None:
-    """Accuracy by round: the global model's, and the clients' mean, spread and worst decile."""
+def chart_accuracy(
+    history: Sequence[RoundEvent], metric: str, targets: Sequence[float]
+) -> Chart | None:
+    """Chart accuracy by round: global, and the clients' mean, spread and worst decile."""
     data = _spread(history)
-    data += series(by_round(history, "accuracy"), _GLOBAL, "@blue")
-    data += series(by_round(history, _WORST), "clients' worst decile", "@orange", "dot")
+    data += make_series(list_points(history, "accuracy"), _GLOBAL, "@blue")
+    data += make_series(list_points(history, _WORST), "clients' worst decile", "@orange", "dot")
     main = "accuracy" in metric  # else the main metric and its targets belong to no accuracy
     if main and metric not in _ACCURACIES:
-        data += series(by_round(history, metric), metric, "@purple", "dash")
+        data += make_series(list_points(history, metric), metric, "@purple", "dash")
     if not data:
         return None
     # A skipped round is measured too, but its model is the one of the round before it.
-    idle = by_round([event for event in history if event.skipped], "accuracy")
+    idle = list_points([event for event in history if event.skipped], "accuracy")
     cross = {"mode": "markers", "marker": {"color": "@ink", "symbol": "x", "size": 8}}
-    data += [trace | cross for trace in series(idle, "skipped round", "@ink")]
+    data += [trace | cross for trace in make_series(idle, "skipped round", "@ink")]
     aims = targets if main else ()
     bars = [d["y"][0] + d["error_y"]["array"][0] for d in data if "error_y" in d]
     values = [*(v for d in data for v in d["y"]), *bars, *aims]
-    look = layout(round_axis(history), share_axis(values))
+    look = make_layout(make_round_axis(history), make_share_axis(values))
     for target in aims:
         mark_target(look, target)
     mark_stages(look, history)
@@ -57,21 +59,23 @@ def accuracy(history: Sequence[RoundEvent], metric: str, targets: Sequence[float
     return Chart("Accuracy by round", data, look, note)
 
 
-def losses(history: Sequence[RoundEvent]) -> Chart | None:
-    """Training and test loss by round."""
+def chart_losses(history: Sequence[RoundEvent]) -> Chart | None:
+    """Chart training and test loss by round."""
     data = [
-        trace for key, look in _LOSSES.items() for trace in series(by_round(history, key), *look)
+        trace
+        for key, look in _LOSSES.items()
+        for trace in make_series(list_points(history, key), *look)
     ]
     if not data:
         return None
-    look = layout(round_axis(history), titled("loss (mean per sample)"))
+    look = make_layout(make_round_axis(history), make_axis("loss (mean per sample)"))
     mark_stages(look, history)
     note = "The axis need not start at 0, and training may minimise another loss than is tested."
     return Chart("Loss by round", data, look, note)
 
 
-def traffic(history: Sequence[RoundEvent], metric: str) -> Chart | None:
-    """Accuracy against what was sent so far."""
+def chart_traffic(history: Sequence[RoundEvent], metric: str) -> Chart | None:
+    """Chart accuracy against the bytes sent so far."""
     sent = list(accumulate(event.bytes_up + event.bytes_down for event in history))
 
     def points(key: str) -> list[tuple[float, float]]:
@@ -79,20 +83,20 @@ def traffic(history: Sequence[RoundEvent], metric: str) -> Chart | None:
         return [(x / MEGABYTE, e.metrics[key]) for x, e in pairs if key in e.metrics]
 
     name = {"accuracy": _GLOBAL, _MEAN: _CLIENTS}.get(metric, metric)
-    data = series(points(metric), name, "@blue")
+    data = make_series(points(metric), name, "@blue")
     if metric != _MEAN:
-        data += series(points(_MEAN), _CLIENTS, "@green", "dash")
+        data += make_series(points(_MEAN), _CLIENTS, "@green", "dash")
     if not data or not sent[-1]:
         return None
-    x = titled("sent so far, up and down (MB)") | {"rangemode": "tozero"}
+    x = make_axis("sent so far, up and down (MB)") | {"rangemode": "tozero"}
     values = [v for d in data for v in d["y"]]
-    y = share_axis(values) if "accuracy" in metric else titled(metric)
+    y = make_share_axis(values) if "accuracy" in metric else make_axis(metric)
     note = "1 MB is 1,000,000 bytes; what evaluation sends is not counted."
-    return Chart("Accuracy by data sent", data, layout(x, y) | {"hovermode": "closest"}, note)
+    return Chart("Accuracy by data sent", data, make_layout(x, y) | {"hovermode": "closest"}, note)
 
 
-def participation(history: Sequence[RoundEvent]) -> Chart | None:
-    """Who answered, was lost and was rejected; None where everybody always answered."""
+def chart_participation(history: Sequence[RoundEvent]) -> Chart | None:
+    """Chart how many answered, were lost and rejected; None where everybody always answered."""
     if not any(event.lost or event.rejected for event in history):
         return None
     counts = {
@@ -105,30 +109,31 @@ def participation(history: Sequence[RoundEvent]) -> Chart | None:
         {"type": "bar", "name": name, "x": rounds, "y": y, "marker": {"color": colour}}
         for name, (y, colour) in counts.items()
     ]
-    y = titled("clients") | {"rangemode": "tozero", "tickformat": "d"}
-    look = layout(round_axis(history), y) | {"barmode": "stack", "bargap": 0.1}
+    y = make_axis("clients") | {"rangemode": "tozero", "tickformat": "d"}
+    look = make_layout(make_round_axis(history), y) | {"barmode": "stack", "bargap": 0.1}
     return Chart("Participation by round", data, look, "Clients that were invited to a round.")
 
 
-def others(history: Sequence[RoundEvent], metric: str) -> list[Chart]:
-    """A small chart for every metric that no other chart shows, by where it comes from."""
+def chart_others(history: Sequence[RoundEvent], metric: str) -> list[Chart]:
+    """Chart every metric that no other chart shows, grouped by where it comes from."""
     shown = {*_ACCURACIES, *_LOSSES, *([metric] if "accuracy" in metric else [])}
-    found = []
+    charts = []
     for name in sorted({name for event in history for name in event.metrics} - shown):
-        points = by_round(history, name)
+        points = list_points(history, name)
         y = [value for _, value in points]
         share = name.endswith("accuracy") and min(y) >= 0 and max(y) <= 1
-        look = layout(
-            round_axis(history), share_axis(y, name) if share else titled(short(name, 28))
+        look = make_layout(
+            make_round_axis(history),
+            make_share_axis(y, name) if share else make_axis(shorten(name, 28)),
         )
         source = _SOURCES.get(name.partition("_")[0], "evaluation")
-        found.append(Chart(name, series(points, name, "@blue"), look, f"From: {source}", 220))
-    return sorted(found, key=lambda chart: chart.note)
+        charts.append(Chart(name, make_series(points, name, "@blue"), look, f"From: {source}", 220))
+    return sorted(charts, key=lambda chart: chart.note)
 
 
 def _spread(history: Sequence[RoundEvent]) -> list[dict[str, Any]]:
-    """The clients' mean with its band, or with a bar where one point has no band."""
-    line = series(by_round(history, _MEAN), _CLIENTS, "@green", "dash")
+    """Make the line of the clients' mean with a band around it, or a bar for a single point."""
+    line = make_series(list_points(history, _MEAN), _CLIENTS, "@green", "dash")
     both = [event for event in history if _MEAN in event.metrics and _STD in event.metrics]
     if not both:
         return line

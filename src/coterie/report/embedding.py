@@ -1,4 +1,4 @@
-"""A picture of `embedding.npz`: representations of training samples in the plane, by t-SNE."""
+"""Charts `embedding.npz`: representations of training samples in the plane, by t-SNE."""
 
 import zipfile
 from collections.abc import Iterator
@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from coterie.report.chart import Chart
-from coterie.report.scatter import SIGNS, Scatter, in_plane, panel
+from coterie.report.scatter import SIGNS, Scatter, chart_points, embed_in_plane
 
 _FILE = "embedding.npz"
 _SHOWN = 1000  # points; more take long and hide each other
 _FEWEST = 8
 
 
-def embedding(folder: Path) -> tuple[list[Chart], str]:
-    """The charts, and what is to be said about them; nothing where there is no such file."""
+def chart_embedding(folder: Path) -> tuple[list[Chart], str]:
+    """Chart the file, and say a sentence about it; both are empty where it does not exist."""
     if not (folder / _FILE).is_file():
         return [], ""
     try:
@@ -30,18 +30,17 @@ def embedding(folder: Path) -> tuple[list[Chart], str]:
     if len(features) < _FEWEST or features.shape[1] < 2 or alike:
         return [], f"{_FILE} has too few samples, or too much the same, for a picture."
     shown = f"{len(features):,} of {count:,}" if len(features) < count else f"{count:,}"
-    said = (
+    text = (
         f"t-SNE of what the final model makes of {shown} training samples ({_FILE}). Distances "
         "between far points mean little."
     )
-    return list(_charts(in_plane(features), arrays)), said
+    return list(_chart(embed_in_plane(features), arrays)), text
 
 
-def _charts(places: np.ndarray, arrays: dict[str, np.ndarray]) -> Iterator[Chart]:
-    """The same points by class and by client, as far as there are signs to tell them apart."""
-    for word in ("class", "client"):
-        labels = arrays[word]
+def _chart(points: np.ndarray, arrays: dict[str, np.ndarray]) -> Iterator[Chart]:
+    """Chart the points by class and by client, as far as there are signs to tell them apart."""
+    for name in ("class", "client"):
+        labels = arrays[name]
         if len(np.unique(labels)) <= SIGNS:
-            title = f"Representations by {word}"
-            shown = panel(Scatter(title, places, labels, places), word, ("t-SNE 1", "t-SNE 2"))
-            yield replace(shown, height=420)
+            scatter = Scatter(f"Representations by {name}", points, labels, points)
+            yield replace(chart_points(scatter, name, ("t-SNE 1", "t-SNE 2")), height=420)

@@ -1,18 +1,18 @@
-"""The chart of who holds what: clients by classes as a heat map, with the clients' sizes."""
+"""Charts which client holds what: a heat map of clients by classes, with their sizes."""
 
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from coterie.core.formatting import counted, short
-from coterie.report.chart import AXIS, Chart, layout, plain, titled
+from coterie.core.formatting import counted, shorten
+from coterie.report.chart import AXIS, Chart, escape_label, make_axis, make_layout
 from coterie.report.read import Holder
 
-CLIENTS_SHOWN = 60  # rows of the heat map that can still be told apart
+CLIENTS_SHOWN = 60  # rows of the heat map that are still readable
 
 
-def partition(clients: Sequence[Holder], classes: int) -> Chart | None:
-    """Clients by classes as a heat map, with the clients' sizes beside it."""
+def chart_partition(clients: Sequence[Holder], classes: int) -> Chart | None:
+    """Chart clients by classes as a heat map, with the clients' sizes beside it."""
     if not clients or classes < 1:
         return None
     sizes = [client.train for client in clients]
@@ -30,7 +30,7 @@ def partition(clients: Sequence[Holder], classes: int) -> Chart | None:
             f" Only {CLIENTS_SHOWN} of the {len(clients):,} clients are shown: evenly spaced in "
             "order of their size, from the smallest (top) to the largest."
         )
-    labels = [plain(short(client.name, 16)) for client in shown]
+    labels = [escape_label(shorten(client.name, 16)) for client in shown]
     data = [_heat(shown, labels, classes), _bars(shown, labels)]
     height = 175 + 14 * len(shown)
     return Chart("Who holds what", data, _layout(labels, classes), note, height)
@@ -89,14 +89,14 @@ def _layout(labels: Sequence[str], classes: int) -> dict[str, Any]:
         "tickvals": list(range(0, len(labels), step)),
         "ticktext": labels[::step],
     }
-    look = layout(
-        titled("class") | {"domain": [0, 0.7], "showgrid": False, "automargin": False},
-        titled("client") | rows,
+    look = make_layout(
+        make_axis("class") | {"domain": [0, 0.7], "showgrid": False, "automargin": False},
+        make_axis("client") | rows,
     )
     if classes <= 10:
         look["xaxis"]["dtick"] = 1
     sizes = {"domain": [0.74, 1], "automargin": False, "rangemode": "tozero", "nticks": 4}
-    look["xaxis2"] = AXIS | titled("training samples") | sizes
+    look["xaxis2"] = AXIS | make_axis("training samples") | sizes
     # Plotly puts a title between two labels where it fits; this far off it is below them all.
     look["xaxis"]["title"]["standoff"] = look["xaxis2"]["title"]["standoff"] = 32
     look["margin"] |= {"t": 70, "b": 65}

@@ -1,4 +1,4 @@
-"""What a report reads from a run directory, checked as far as the page needs it."""
+"""Reads the files of a run directory, checked as far as the page needs it."""
 
 import json
 import math
@@ -31,7 +31,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class Holder:
-    """What one client holds."""
+    """The samples that one client holds."""
 
     name: str
     train: int
@@ -40,8 +40,8 @@ class Holder:
 
 
 @dataclass(frozen=True)
-class Partition:
-    """What `partition.json` says."""
+class PartitionSummary:
+    """The contents of `partition.json`."""
 
     dataset: str
     digest: str
@@ -52,21 +52,21 @@ class Partition:
 
 @dataclass(frozen=True)
 class Run:
-    """What the files of a run directory say."""
+    """The contents of a run directory."""
 
     folder: Path
     config: Mapping[str, Any]
-    partition: Partition
+    partition: PartitionSummary
     history: tuple[RoundEvent, ...]
     notes: tuple[str, ...]  # what was left out, in sentences
 
     def table(self, name: str) -> Mapping[str, Any]:
-        """A table of the configuration, empty where there is none."""
-        found = self.config.get(name)
-        return found if isinstance(found, dict) else {}
+        """Return a table of the configuration, empty where there is none."""
+        table = self.config.get(name)
+        return table if isinstance(table, dict) else {}
 
     def choice(self, name: str) -> str:
-        """What a table of the configuration chooses, for example which method."""
+        """Return what a table of the configuration chooses, for example which method."""
         table = self.table(name)
         return next((str(table[k]) for k in ("kind", "name", "backbone") if k in table), "")
 
@@ -91,24 +91,25 @@ def _read(path: Path, parse: Callable[[str], _T], kind: type[CoterieError]) -> _
         raise kind(f"{path} cannot be used: {reason}") from error
 
 
-def _parse_partition(text: str) -> Partition:
-    found = json.loads(text)
-    classes = int(found["classes"])
+def _parse_partition(text: str) -> PartitionSummary:
+    content = json.loads(text)
+    classes = int(content["classes"])
     clients = tuple(
         Holder(str(c["name"]), int(c["train"]), int(c["test"]), tuple(map(int, c["classes"])))
-        for c in found["clients"]
+        for c in content["clients"]
     )
     for client in clients:
         if len(client.classes) != classes:
             raise ValueError(
                 f"client {client.name!r} counts {len(client.classes)} classes, not {classes}"
             )
-    unlike = _finite(found.get("heterogeneity") or {})
-    return Partition(str(found["dataset"]), str(found["digest"]), classes, clients, unlike)
+    heterogeneity = _finite(content.get("heterogeneity") or {})
+    digest = str(content["digest"])
+    return PartitionSummary(str(content["dataset"]), digest, classes, clients, heterogeneity)
 
 
 def _parse_metrics(text: str) -> tuple[tuple[RoundEvent, ...], tuple[str, ...]]:
-    """The rounds; unlike `MetricsFile`, without a last line that is only half-written yet."""
+    """Parse the rounds; unlike `MetricsFile`, skip a last line that is not complete yet."""
     history: list[RoundEvent] = []
     notes: list[str] = []
     dropped = 0

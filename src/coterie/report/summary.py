@@ -1,4 +1,4 @@
-"""The headline of a report: what a run came to, in a few numbers."""
+"""The headline of a report: the results of a run in a few numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from coterie.engine.record import RoundEvent, bytes_until, reached
 
 @dataclass(frozen=True)
 class Target:
-    """What it took to come to a target; None where the run never did."""
+    """What it took to reach a target; None where the run never did."""
 
     value: float
     rounds: int | None = None
@@ -17,7 +17,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Headline:
-    """What a run came to, in a few numbers."""
+    """The results of a run in a few numbers."""
 
     metric: str
     final: tuple[float, int] | None  # value and round (from 0) of the last evaluation
@@ -31,15 +31,15 @@ class Headline:
     seconds: float
 
 
-def headline(
+def make_headline(
     history: Sequence[RoundEvent], targets: Sequence[float], metric: str = "accuracy"
 ) -> Headline:
-    """The numbers at the top of the page."""
-    found = [(event.metrics[metric], event.round) for event in history if metric in event.metrics]
+    """Compute the numbers at the top of the page."""
+    measured = [(e.metrics[metric], e.round) for e in history if metric in e.metrics]
     return Headline(
         metric=metric,
-        final=found[-1] if found else None,
-        best=max(found, key=lambda pair: pair[0], default=None),
+        final=measured[-1] if measured else None,
+        best=max(measured, key=lambda pair: pair[0], default=None),
         targets=tuple(_target(history, metric, value) for value in targets),
         rounds=len(history),
         skipped=sum(event.skipped for event in history),

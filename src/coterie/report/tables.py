@@ -1,4 +1,4 @@
-"""The tables of the page: what was lost and why, the configuration, the digests."""
+"""The HTML tables of the page: what was lost and why, the configuration, the digests."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +11,10 @@ from coterie.engine.record import RoundEvent
 _REASONS = 200  # rows of the table of losses
 
 
-def table(
+def format_table(
     rows: Sequence[Sequence[str]], head: Sequence[str] = (), number: int = -1, caption: str = ""
 ) -> str:
-    """A table of text; the first column holds names, the column `number` numbers."""
+    """Format a table; the first column holds names, the column `number` numbers."""
     kinds = {0: ' class="name"', number: ' class="number"'}
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
@@ -26,12 +26,12 @@ def table(
     return f'<div class="table"><table>{title}{top}<tbody>{body}</tbody></table></div>\n'
 
 
-def losses(history: Sequence[RoundEvent]) -> Iterator[str]:
-    """Lost and rejected, one line for every reason; nothing where nothing was."""
+def list_losses(history: Sequence[RoundEvent]) -> Iterator[str]:
+    """List lost and rejected clients by reason; empty where there are none."""
     groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for event in history:
-        for kind, found in (("lost", event.lost), ("rejected", event.rejected)):
-            for client, reason in found.items():
+        for kind, reasons in (("lost", event.lost), ("rejected", event.rejected)):
+            for client, reason in reasons.items():
                 case = str(event.round + 1), client
                 groups.setdefault((kind, str(reason)), []).append(case)
     skipped = [str(event.round + 1) for event in history if event.skipped]
@@ -46,19 +46,19 @@ def losses(history: Sequence[RoundEvent]) -> Iterator[str]:
             (kind, reason, f"{len(cases):,}", *map(list_first, zip(*cases, strict=True)))
             for (kind, reason), cases in often
         ]
-        yield table(rows, ("what", "reason", "times", "rounds", "clients"), number=2)
+        yield format_table(rows, ("what", "reason", "times", "rounds", "clients"), number=2)
     if len(groups) > _REASONS:
         rest = len(groups) - _REASONS
         yield f'<p class="note">{rest:,} reasons that were rarer are left out.</p>'
 
 
-def settings(config: Mapping[str, Any]) -> Iterator[str]:
-    """A table for every table of the configuration, one before them for what is in none."""
+def list_settings(config: Mapping[str, Any]) -> Iterator[str]:
+    """List a table for every table of the configuration, first one for keys in no table."""
     loose = {key: value for key, value in config.items() if not isinstance(value, dict)}
     tables = {key: value for key, value in config.items() if key not in loose}
     for name, values in ({"": loose} | tables).items():
         if rows := list(_flat(values)):
-            yield table(rows, caption=name)
+            yield format_table(rows, caption=name)
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
@@ -70,8 +70,8 @@ def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str
             yield f"{above}{key}", text
 
 
-def digests(partition: str, history: Sequence[RoundEvent]) -> Iterator[str]:
-    """What two runs have alike if they are alike."""
+def list_digests(partition: str, history: Sequence[RoundEvent]) -> Iterator[str]:
+    """List the digests by which two runs can be compared."""
     last = history[-1]
     yield "<h2>Digests</h2>"
     rows = [
@@ -79,8 +79,8 @@ def digests(partition: str, history: Sequence[RoundEvent]) -> Iterator[str]:
         (f"server's state after round {last.round + 1}", last.digest),
         (f"clients' states after round {last.round + 1}", last.states),
     ]
-    yield table(rows)
+    yield format_table(rows)
     yield "<details><summary>Digests of every round</summary>"
     every = [(str(event.round + 1), event.digest, event.states) for event in history]
-    yield table(every, ("round", "server's state", "clients' states"))
+    yield format_table(every, ("round", "server's state", "clients' states"))
     yield "</details>"

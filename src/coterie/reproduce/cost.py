@@ -1,7 +1,7 @@
-"""What a method sends, counted: the tables of papers about communication.
+"""Counts what a method sends: the tables of papers about communication.
 
 Nothing is trained to the end. One client with a few made-up images does one task of every stage,
-with the networks of the configuration; what it is sent and what it sends is counted. With P the
+with the networks of the configuration; what it receives and what it sends is counted. With P the
 parameters of an upload, R the rounds in which weights are sent, n the samples of a client, d the
 numbers of one view's representation and E the epochs of the server, per client
 
@@ -22,6 +22,7 @@ import numpy as np
 from coterie.core import exact, seeds
 from coterie.core.bundle import Bundle
 from coterie.core.errors import ConfigError, RunFailed
+from coterie.core.formatting import TextTable
 from coterie.core.task import METHOD
 from coterie.experiment import config as configuration
 from coterie.experiment.config import Config
@@ -29,11 +30,11 @@ from coterie.experiment.prepare import given_data, make_player, prepare
 from coterie.experiment.tables import Tables
 from coterie.kit.networks import Nets
 from coterie.kit.stages import plan_rounds
-from coterie.reproduce.entries import NONE, Entry, Outcome
-from coterie.reproduce.plan import Plan
+from coterie.reproduce.plan import Study
 from coterie.reproduce.recipe import Cost
-from coterie.reproduce.sheet import Sheet, large
-from coterie.reproduce.verdict import NOT, WITHIN
+from coterie.reproduce.scores import NONE, CellScore, Outcome
+from coterie.reproduce.tables import format_large
+from coterie.reproduce.verdicts import NOT, WITHIN
 
 CLOSE = 1.25  # a figure that is printed with one or two digits may be off by a quarter
 _FEWEST = 4  # images of the client that is asked
@@ -53,7 +54,7 @@ class Leg:
     each: int = 0  # bytes of them, and of what goes with them
 
     def bytes_up(self, samples: int) -> int:
-        """All that a client with so many samples sends in a round."""
+        """The number of bytes that a client with so many samples sends in a round."""
         return self.up + samples * self.each
 
 
@@ -105,7 +106,7 @@ def _leg(stage: str, down: int, up: Bundle, nets: Nets, samples: int) -> Leg:
 
 @dataclass(frozen=True)
 class Count:
-    """The numbers that one method sends, per client."""
+    """How many numbers one method sends, per client."""
 
     parameters: int  # P
     rounds: int  # R
@@ -113,10 +114,10 @@ class Count:
     epochs: int  # E
 
     @classmethod
-    def of(cls, found: Sequence[Leg], samples: int, epochs: int) -> "Count":
-        """From what was counted, for a client with so many samples."""
-        trained = [leg for leg in found if leg.parameters]
-        pair = sum(leg.pair for leg in found)
+    def of(cls, stages: Sequence[Leg], samples: int, epochs: int) -> "Count":
+        """Add up the legs of a client with so many samples."""
+        trained = [leg for leg in stages if leg.parameters]
+        pair = sum(leg.pair for leg in stages)
         return cls(
             max((leg.parameters for leg in trained), default=0),
             sum(leg.rounds for leg in trained),
@@ -126,7 +127,7 @@ class Count:
 
     @property
     def training(self) -> int:
-        """Numbers of phase 1."""
+        """How many numbers are sent in phase 1."""
         return 2 * self.parameters * self.rounds
 
 
@@ -148,44 +149,43 @@ QUANTITIES: Mapping[str, Quantity] = {
 }
 
 
-def outcome(plan: Plan) -> Outcome:
-    """The table, ours beside the paper's."""
-    recipe, by = plan.recipe, plan.recipe.cost
-    quantities = {cell.metric: _quantity(plan, cell.metric) for cell in plan.cells}
-    entries: dict[tuple[str, str], Entry] = {}
-    parts: dict[str, list[Leg]] = {}
-    for cell in plan.cells:
+def count_study(study: Study) -> Outcome:
+    """Count what the methods of a study send, beside the paper's numbers."""
+    by = study.recipe.cost
+    for cell in study.cells:
+        _check_quantity(study, cell.metric)
+    cells: dict[tuple[str, str], CellScore] = {}
+    stages: dict[str, list[Leg]] = {}
+    for cell in study.cells:
         row, column = cell.row, cell.column.name
-        config = plan.config(cell, cell.points[0], 0)
-        if row.name not in parts:
-            parts[row.name] = legs(config, by)
-        count = Count.of(parts[row.name], by.samples, config.run.rounds)
-        value = float(quantities[cell.metric](count, by))
-        printed = row.value.get(column)
-        entries[row.name, column] = Entry(
+        config = study.config(cell, cell.points[0], 0)
+        if row.name not in stages:
+            stages[row.name] = legs(config, by)
+        count = Count.of(stages[row.name], by.samples, config.run.rounds)
+        value, printed = float(QUANTITIES[cell.metric](count, by)), row.value.get(column)
+        cells[row.name, column] = CellScore(
             row.name,
             column,
             seeds=1,
             values=(value,),
             mean=value,
             paper=printed,
-            verdict=verdict(value, printed),
+            verdict=judge_printed(value, printed),
         )
-    made = Outcome(recipe, plan.scale, 0, 0, entries)
-    return replace(made, sheets=tuple(_sheets(plan, made, parts)))
+    outcome = Outcome(study, 0, 0, cells)
+    return replace(outcome, tables=tuple(_build_tables(outcome, stages)))
 
 
-def _quantity(plan: Plan, metric: str) -> Quantity:
+def _check_quantity(study: Study, metric: str) -> None:
     if metric not in QUANTITIES:
         raise ConfigError(
-            f"{plan.recipe.source}: metric = {metric!r} is no quantity of measure = 'cost'; there "
+            f"{study.recipe.source}: metric = {metric!r} is no quantity of measure = 'cost'; there "
             f"are: {', '.join(QUANTITIES)}"
         )
-    return QUANTITIES[metric]
 
 
-def verdict(value: float, printed: float | None) -> str:
-    """Whether a printed figure follows from the definitions; if not, how far off it is."""
+def judge_printed(value: float, printed: float | None) -> str:
+    """Say whether a printed figure follows from the definitions; if not, how far off it is."""
     if printed is None:
         return NONE
     if value == printed or (printed > 0 and max(value / printed, printed / value) <= CLOSE):
@@ -196,41 +196,30 @@ def verdict(value: float, printed: float | None) -> str:
     return f"{NOT}: printed {times:.3g} times too {word}"
 
 
-def _sheets(plan: Plan, made: Outcome, parts: Mapping[str, Sequence[Leg]]) -> Iterator[Sheet]:
-    by, rows = plan.recipe.cost, [row.name for row in plan.rows]
-    yield _compared(plan, made, rows)
+def _build_tables(outcome: Outcome, stages: Mapping[str, Sequence[Leg]]) -> Iterator[TextTable]:
+    study, by = outcome.study, outcome.study.recipe.cost
+    rows = [row.name for row in study.rows]
+    compared, uncoded = [], []
+    for column in study.columns:
+        scores = [outcome.cell(row, column.name) for row in rows]
+        values = [(_format(s.mean), _format(s.paper), s.verdict) for s in scores]
+        compared.append([column.name, *(text for texts in values for text in texts)])
+        if (column.metric or study.recipe.metric).endswith("_bits"):
+            uncoded.append([column.name, *(_format(s.mean, by.code) for s in scores)])
+    head = ["", *(text for row in rows for text in (row, f"{row}, paper", "verdict"))]
+    yield TextTable(f"{by.bits} bits a number, each sent {by.code} times", head, compared)
     if by.code > 1:
-        lines = []
-        for column in plan.columns:
-            metric = column.metric or plan.recipe.metric
-            if metric.endswith("_bits"):
-                line = [column.name]
-                for row in rows:
-                    entry = made.entry(row, column.name)
-                    line.append(NONE if entry.mean is None else large(entry.mean / by.code))
-                lines.append(line)
-        yield Sheet("Without the error-correcting code", ["", *rows], lines)
+        yield TextTable("Without the error-correcting code", ["", *rows], uncoded)
     head = ["", "stage", "rounds", "bytes down a round", "bytes up a round", "bytes of all clients"]
     lines = []
     for row in rows:
-        for leg in parts.get(row, ()):
+        for leg in stages.get(row, ()):
             up = leg.bytes_up(by.samples)
             whole = by.clients * leg.rounds * (leg.down + up)
             numbers = [str(leg.rounds), *(f"{n:,}" for n in (leg.down, up, whole))]
             lines.append([row, leg.stage, *numbers])
-    yield Sheet("As Coterie sends it", head, lines)
+    yield TextTable("As Coterie sends it", head, lines)
 
 
-def _compared(plan: Plan, made: Outcome, rows: Sequence[str]) -> Sheet:
-    head = ["", *(text for row in rows for text in (row, f"{row}, paper", "verdict"))]
-    lines = []
-    for column in plan.columns:
-        line = [column.name]
-        for row in rows:
-            entry = made.entry(row, column.name)
-            line.append(NONE if entry.mean is None else large(entry.mean))
-            line.append(NONE if entry.paper is None else large(entry.paper))
-            line.append(entry.verdict)
-        lines.append(line)
-    by = plan.recipe.cost
-    return Sheet(f"{by.bits} bits a number, each sent {by.code} times", head, lines)
+def _format(value: float | None, divisor: int = 1) -> str:
+    return NONE if value is None else format_large(value / divisor)

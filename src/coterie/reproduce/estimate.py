@@ -1,11 +1,16 @@
-"""What a plan would run, and how long that takes here: measured on a few steps of one client."""
+"""Estimates how long a study takes here, measured on a few steps of one client.
+
+A method with rounds on the server alone is measured stage by stage: one client with few samples,
+and then with more, goes once through all stages. A round takes a + b n seconds: n are the samples
+of a client, on the server those of all clients together.
+"""
 
 import json
 import math
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,23 +18,45 @@ import numpy as np
 from coterie.core import exact
 from coterie.core.errors import CoterieError, DataError, RunFailed
 from coterie.core.formatting import counted, duration
-from coterie.core.task import METHOD, Round
+from coterie.core.task import METHOD, Attempt, Round
 from coterie.data.batches import DataShard, cut
-from coterie.engine.cohort import count_invited
+from coterie.data.partition import Partition
+from coterie.engine.cohort import Invited, count_asked, count_invited
+from coterie.engine.spec import Parts
 from coterie.experiment import config as configuration
 from coterie.experiment.config import Config
 from coterie.experiment.prepare import Experiment, make_player, prepare
 from coterie.kit.stages import plan_rounds
-from coterie.reproduce.estimate_stages import ALONE, Line, measure_stages, stage_seconds
-from coterie.reproduce.plan import Cell, Plan, run_folder
+from coterie.reproduce.plan import Cell, Study, is_finished, locate_run
 
+_FEW_SAMPLES, _MORE_SAMPLES = 48, 144  # of a client that goes through all stages
+ALONE = "none"  # the cohort of a round on the server alone
 _FEW, _MORE = 2, 6  # optimiser steps: what both take alike is not the steps'
 _TESTED = 500  # test samples that an evaluation is timed on
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What the parts of a run take here, in seconds."""
+class Line:
+    """The seconds of a round, `start + sample * n` for n samples."""
+
+    start: float
+    sample: float
+
+    @classmethod
+    def through(cls, few: tuple[int, float], more: tuple[int, float]) -> "Line":
+        """Make the line through two measurements; it neither falls nor begins below zero."""
+        between = more[0] - few[0]
+        slope = max((more[1] - few[1]) / between, 0.0) if between else more[1] / more[0]
+        return cls(max(more[1] - slope * more[0], 0.0), slope)
+
+    def __call__(self, samples: int) -> float:
+        """Return the seconds for so many samples."""
+        return self.start + self.sample * samples
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The seconds that the parts of a run take here."""
 
     task: float  # a client's task but for its steps
     step: float
@@ -37,47 +64,49 @@ class Cost:
     stages: Mapping[str, Line] = field(default_factory=dict)  # instead, where the server has rounds
 
 
-def describe(plan: Plan, out: Path) -> Iterator[str]:
-    """A line for every cell, and the time of all; nothing is written to `out`."""
-    costs: dict[str, Cost | str] = {}
+def describe(study: Study, out: Path) -> Iterator[str]:
+    """Say what every cell would run and how long that takes; nothing is written to `out`."""
+    timings: dict[str, Timing | str] = {}
     seen: set[Path] = set()
-    seconds, known = 0.0, True
-    for cell in plan.cells:
-        kept, runs, extra = _runs(plan, cell, out, seen)
-        words = [counted(cell.seeds, "seed")]
+    total, known = 0.0, True
+    for cell in study.cells:
+        kept, runs, later = _count_runs(study, cell, out, seen)
+        facts = [counted(cell.seeds, "seed")]
         if len(cell.points) > 1:
-            words.append(f"{len(cell.points)} points of a grid")
+            facts.append(f"{len(cell.points)} points of a grid")
         if kept:
-            words.append(f"{kept} kept")
-        if runs or extra:
-            words.append(f"{len(runs) + extra} to run")
-            some = runs or [plan.config(cell, cell.points[0], 0)]
-            each = [estimate(config, costs) for config in some]
-            told = [one for one in each if isinstance(one, float)]
-            if len(told) == len(each):
-                spent = sum(told[: len(runs)]) + extra * sum(told) / len(told)
-                seconds += spent
-                words.append(f"about {duration(spent)}")
-            else:
+            facts.append(f"{kept} kept")
+        if runs or later:
+            facts.append(f"{len(runs) + later} to run")
+            configs = runs or [study.config(cell, cell.points[0], 0)]
+            estimates = [estimate(config, timings) for config in configs]
+            if reasons := [each for each in estimates if isinstance(each, str)]:
                 known = False
-                words.append(next(one for one in each if isinstance(one, str)))
+                facts.append(reasons[0])
+            else:
+                times = [each for each in estimates if isinstance(each, float)]
+                spent = sum(times[: len(runs)]) + later * sum(times) / len(times)
+                total += spent
+                facts.append(f"about {duration(spent)}")
         elif not kept:
-            words.append("read from the runs of another column")
-        yield f"{cell.name}: {', '.join(words)}"
-    yield from plan.left_out
+            facts.append("read from the runs of another column")
+        yield f"{cell.name}: {', '.join(facts)}"
+    yield from study.left_out
     rest = "" if known else ", and what cannot be estimated here"
-    yield f"in all about {duration(seconds)}{rest}; finished runs are kept in {out / 'cells'}"
+    yield f"in all about {duration(total)}{rest}; finished runs are kept in {out / 'cells'}"
 
 
-def _runs(plan: Plan, cell: Cell, out: Path, seen: set[Path]) -> tuple[int, list[Config], int]:
-    """Runs that are kept, those to be done, and how many more follow once a point is chosen."""
+def _count_runs(
+    study: Study, cell: Cell, out: Path, seen: set[Path]
+) -> tuple[int, list[Config], int]:
+    """Count runs that are kept, list those to do, count those that follow the choice of a point."""
     kept, runs = 0, []
     alone = len(cell.points) == 1
     for point in cell.points:
-        for number in range(cell.seeds if alone else 1):
-            config = plan.config(cell, point, number)
-            folder = run_folder(out, config)
-            if (folder / "report.html").is_file():
+        for seed in range(cell.seeds if alone else 1):
+            config = study.config(cell, point, seed)
+            folder = locate_run(out, config)
+            if is_finished(folder):
                 kept += 1
             elif folder not in seen:  # another column may read the same run
                 seen.add(folder)
@@ -85,24 +114,24 @@ def _runs(plan: Plan, cell: Cell, out: Path, seen: set[Path]) -> tuple[int, list
     return kept, runs, 0 if alone else cell.seeds - 1
 
 
-def estimate(config: Config, costs: dict[str, Cost | str]) -> float | str:
-    """The seconds of a run, or why they are not known; `costs` keeps what was measured."""
-    key = _alike(config)
+def estimate(config: Config, timings: dict[str, Timing | str]) -> float | str:
+    """Estimate the seconds of a run, or say why not; `timings` keeps what was measured."""
+    key = _make_key(config)
     with tempfile.TemporaryDirectory() as folder, exact.exact_arithmetic():
         try:
             experiment = prepare(config, Path(folder))
-            if key not in costs:
-                costs[key] = measure(config, Path(folder))
+            if key not in timings:
+                timings[key] = measure(config, Path(folder))
         except DataError:
             return "the data are not here"
         except CoterieError as error:
             return f"cannot be estimated: {error}"
-    cost = costs[key]
-    return cost if isinstance(cost, str) else seconds(experiment, cost)
+    timing = timings[key]
+    return timing if isinstance(timing, str) else add_up(experiment, timing)
 
 
-def _alike(config: Config) -> str:
-    """What two runs share whose steps take the same time."""
+def _make_key(config: Config) -> str:
+    """Make a key that two runs share if their steps take the same time."""
     tables = config.tables
     local = {k: v for k, v in tables["local"].items() if k not in ("epochs", "steps", "lr")}
     # of a weight it matters only whether its term is there at all
@@ -111,12 +140,12 @@ def _alike(config: Config) -> str:
     return json.dumps([*chosen, tables["data"], tables["partition"], config.run.device])
 
 
-def measure(config: Config, folder: Path) -> Cost | str:
+def measure(config: Config, folder: Path) -> Timing | str:
     """Time a client's task with few and with more steps, and a pass over some test samples."""
     whole = prepare(config, folder)
     if any(stage.cohort == ALONE for stage in whole.parts.stages(METHOD)):
         lines = measure_stages(whole, folder)
-        return lines if isinstance(lines, str) else Cost(0.0, 0.0, _per_sample(whole), lines)
+        return lines if isinstance(lines, str) else Timing(0.0, 0.0, _per_sample(whole), lines)
     players = {}
     for steps in (_FEW, _MORE):
         changes = {"local": {"steps": steps}, "run": {"rounds": max(config.run.rounds, 3)}}
@@ -139,11 +168,11 @@ def measure(config: Config, folder: Path) -> Cost | str:
     except RunFailed as error:
         return f"cannot be estimated: {error}"
     step = max((more - few) / (_MORE - _FEW), few / _FEW / 10)
-    return Cost(max(few - _FEW * step, 0.0), step, _per_sample(whole))
+    return Timing(max(few - _FEW * step, 0.0), step, _per_sample(whole))
 
 
 def _per_sample(experiment: Experiment) -> float:
-    """Seconds to test one sample."""
+    """Measure the seconds to test one sample."""
     nets, count = experiment.parts.nets(METHOD), min(_TESTED, len(experiment.dataset.y_test))
     net = nets.frozen("model", nets.weights(), {})
     device = experiment.spec.device
@@ -157,14 +186,16 @@ def _per_sample(experiment: Experiment) -> float:
     return (time.perf_counter() - start) / max(count, 1)
 
 
-def seconds(experiment: Experiment, cost: Cost) -> float:
-    """The time of a whole run: clients' work is shared by the workers, the server's is not."""
+def add_up(experiment: Experiment, timing: Timing) -> float:
+    """Add up a whole run: clients' work is shared by the workers, the server's is not."""
     config, shares = experiment.config, experiment.partition
     sizes = shares.sizes()
     workers = 1
     if config.executor.kind == "processes":
         workers = min(config.executor.workers or exact.cores(), len(sizes))
-    training = sum(cost.task + cost.step * _steps(config, size) for size in sizes.values())
+    training = sum(
+        timing.task + timing.step * _count_steps(config, size) for size in sizes.values()
+    )
     every, stages = config.evaluate.every, experiment.parts.stages(METHOD)
     invited = count_invited(len(sizes), stages[-1], config.cohort.fraction) / len(sizes)
     total = sum(stage.rounds for stage in stages)
@@ -172,26 +203,80 @@ def seconds(experiment: Experiment, cost: Cost) -> float:
     times = {
         where: sum(
             1 if name in config.evaluate.last else evaluations
-            for name, one in config.evaluators.items()
-            if one.where == where
+            for name, evaluator in config.evaluators.items()
+            if evaluator.where == where
         )
         for where in ("server", "client")
     }
     tests = len(experiment.dataset.y_test) + len(experiment.held)
-    tested = cost.sample * tests * times["server"]
-    own = cost.sample * sum(map(len, shares.test.values()))
+    tested = timing.sample * tests * times["server"]
+    own = timing.sample * sum(map(len, shares.test.values()))
     own *= times["client"]
     if experiment.parts.method.model(experiment.parts.start()) is None:
-        # every client's own model is tested, where it lies
+        # every client's own model is tested, by its worker
         own, tested = own + tested * len(sizes), 0.0
     trained = config.run.rounds * invited * training / workers
-    if cost.stages:
-        trained = stage_seconds(experiment, cost.stages, workers)
+    if timing.stages:
+        trained = add_up_stages(experiment, timing.stages, workers)
     return trained + own / workers + tested
 
 
-def _steps(config: Config, samples: int) -> int:
-    """Optimiser steps of a client in a round."""
+def _count_steps(config: Config, samples: int) -> int:
+    """Count the optimiser steps of a client in a round."""
     local = config.local
     batches = len(cut(samples, local.batch_size, local.drop_last))
     return local.steps or local.epochs * -(-batches // local.accumulate)
+
+
+def measure_stages(experiment: Experiment, folder: Path) -> dict[str, Line] | str:
+    """Measure a round of every stage, or say why that is not possible."""
+    sizes = experiment.partition.sizes()
+    client = sorted(sizes, key=lambda one: sizes[one])[len(sizes) // 2]
+    measured: list[tuple[int, dict[str, float]]] = []
+    for number, samples in enumerate((_FEW_SAMPLES, _FEW_SAMPLES, _MORE_SAMPLES)):
+        seconds = _time_stages(experiment, client, samples, folder / f"estimate-{number}")
+        if isinstance(seconds, str):
+            return seconds
+        measured.append((min(samples, sizes[client]), seconds))
+    (few, less), (more, longer) = measured[1:]  # the first one warmed up
+    return {name: Line.through((few, less[name]), (more, longer[name])) for name in longer}
+
+
+def _time_stages(
+    experiment: Experiment, client: int, samples: int, folder: Path
+) -> dict[str, float] | str:
+    """Time the first round of every stage, with one client of so many samples."""
+    shares = experiment.partition
+    shifts = {client: shares.shifts[client]} if client in shares.shifts else {}
+    alone = Partition({client: shares.train[client][:samples]}, {}, (), shifts)
+    folder.mkdir()
+    spec = replace(experiment.spec, folder=str(folder))
+    player = make_player(replace(experiment, spec=spec, partition=alone, parts=Parts(spec)))
+    parts = player.parts
+    server, seconds = parts.start(), dict[str, float]()
+    for stage, round in plan_rounds(parts.stages(METHOD), 1, spec.seed):
+        if stage.name in seconds:
+            continue
+        cohort = Invited() if stage.cohort == ALONE else Invited((client,))
+        begin = time.perf_counter()
+        played = player.round(METHOD, stage, round, server, cohort, Attempt())
+        spent = time.perf_counter() - begin
+        if played.server is None:
+            return f"cannot be estimated: {played.replies.first_problem()}"
+        server = played.server
+        seconds[stage.name] = played.replies.seconds.get(client, spent)
+    return seconds
+
+
+def add_up_stages(experiment: Experiment, lines: Mapping[str, Line], workers: int) -> float:
+    """Add up all rounds of all stages, from the line of each stage."""
+    fraction, sizes = experiment.config.cohort.fraction, experiment.partition.sizes()
+    total = 0.0
+    for stage in experiment.parts.stages(METHOD):
+        line = lines[stage.name]
+        if stage.cohort == ALONE:
+            total += stage.rounds * line(sum(sizes.values()))
+            continue
+        asked = count_asked(len(sizes), stage, fraction) / len(sizes)
+        total += stage.rounds * asked * sum(map(line, sizes.values())) / workers
+    return total

@@ -1,13 +1,16 @@
-"""The representations of local models: what two clients' own models make of their own images.
+"""Draws the representations of local or global models, and puts them into numbers.
 
-FedProc's Figure 2 draws them for clients that train alone and for clients of a federation, beside
-the global model's. The local model of a client in a federation is what the client makes of the
-final global model in one round of its own training, with the settings of the last round.
+FedProc's Figure 2 draws those of local models: of clients that train alone, and of clients of a
+federation, beside the global model's. The local model of a client in a federation is what the
+client makes of the final global model in one round of its own training, with the settings of the
+last round. MFCL's Figure 6 draws those of global models (`clusters.py`).
 """
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean
@@ -29,103 +32,176 @@ from coterie.experiment.config import Config
 from coterie.experiment.prepare import Experiment, make_player, prepare
 from coterie.experiment.run import MODEL
 from coterie.kit.stages import plan_rounds
-from coterie.report.page import document
-from coterie.report.scatter import Scatter, in_plane
+from coterie.report.page import format_figures, format_note, make_document
+from coterie.report.scatter import Scatter, chart_points, embed_in_plane
+from coterie.reproduce.clusters import NEIGHBOURS, count_clusters, describe_clusters
 from coterie.reproduce.recipe import Features
-from coterie.reproduce.run import Found
-from coterie.reproduce.scatter import body
+from coterie.reproduce.scores import Scores
 
 PAGE, ARRAYS, NUMBERS = "features.html", "features.npz", "features.json"
+GLOBAL = -1  # instead of a client
+_ABOUT_LOCAL = (
+    "t-SNE of z by cosine, the panels of one method embedded together; colour and symbol are "
+    "the class. Distances between far groups mean little in such a picture."
+)
+_ABOUT_GLOBAL = (
+    "t-SNE by cosine, every panel by itself: of z, behind the projector, for training images of "
+    "all clients; of the images themselves where it says so. Colour and symbol are the class. A "
+    f"class is distinguishable if more than half of the {NEIGHBOURS} nearest points of its points, "
+    "on average, are of the same class."
+)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One body of images under one model."""
+    """The representations of some images under one model."""
 
     row: str
-    client: int  # -1: the global model, on the test set
+    client: int  # whose model and images; GLOBAL: the global model, on the test set
     z: np.ndarray
     y: np.ndarray
 
     @property
     def name(self) -> str:
-        """In words."""
-        return self.row + (f", client {self.client + 1}" if self.client >= 0 else ", global")
+        """Row and client, for people."""
+        client = "global" if self.client == GLOBAL else f"client {self.client + 1}"
+        return f"{self.row}, {client}"
 
 
-def write(found: Found, wanted: Features, folder: Path) -> str:
-    """Write page, arrays and numbers of local models beside the outcome; these in a sentence."""
-    panels = [panel for row in wanted.rows for panel in _row(found, row, wanted)]
-    places = {row: embed([p for p in panels if p.row == row]) for row in wanted.rows}
-    numbers = {row: agreement([p for p in panels if p.row == row]) for row in wanted.rows}
-    shown = [
-        Scatter(p.name, places[row][i], p.y, np.concatenate(places[row]))
-        for row in wanted.rows
-        for i, p in _of(panels, row)
-    ]
-    words = sentence(numbers)
-    about = (
-        "t-SNE of z by cosine, the panels of one method embedded together; colour and symbol are "
-        "the class. Distances between far groups mean little in such a picture."
+@dataclass(frozen=True)
+class _Picture:
+    """What is written: panels, and what is said about them."""
+
+    title: str
+    about: str
+    summary: str
+    numbers: Mapping[str, Any]
+    panels: Sequence[Scatter]
+    arrays: Mapping[str, np.ndarray]  # more about the points of all panels
+
+
+def write_features(scores: Scores, wanted: Features, folder: Path) -> str:
+    """Write page, arrays and numbers beside the outcome, of the rows that were run.
+
+    Returns a sentence about the numbers.
+    """
+    run = [cell.row.name for cell in scores.study.cells]
+    rows = tuple(row for row in wanted.rows if row in run)
+    if not rows:
+        return f"there is no picture of features: none of {', '.join(wanted.rows)} was asked for"
+    draw = _draw_global if wanted.of == "global" else _draw_local
+    picture = draw(scores, replace(wanted, rows=rows))
+    body = (
+        f"<h1>{escape(picture.title)}</h1>",
+        f'<p class="soft">{escape(picture.summary)}</p>',
+        format_note(picture.about),
+        format_figures([chart_points(scatter) for scatter in picture.panels], "charts small"),
     )
-    page = "\n".join(body(shown, "Features of local models", words, about))
-    replace_durably(folder / PAGE, document("features of local models", page).encode())
-    replace_durably(folder / NUMBERS, (json.dumps(numbers, indent=1) + "\n").encode())
+    page = make_document(picture.title.lower(), "\n".join(body))
+    replace_durably(folder / PAGE, page.encode())
+    replace_durably(folder / NUMBERS, (json.dumps(picture.numbers, indent=1) + "\n").encode())
     arrays = {
-        "features": np.concatenate([p.z for p in panels]),
-        "clients": np.concatenate([np.full(len(p.y), p.client) for p in panels]),
+        **picture.arrays,
+        "classes": np.concatenate([p.classes for p in picture.panels]),
+        "panels": np.concatenate(
+            [np.full(len(p.classes), i) for i, p in enumerate(picture.panels)]
+        ),
+        "names": np.array([p.name for p in picture.panels]),
+        "places": np.concatenate([p.points for p in picture.panels]),
     }
-    save_arrays(folder / ARRAYS, shown, arrays)
-    return words
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+    replace_durably(folder / ARRAYS, file.getvalue())
+    return picture.summary
 
 
-def save_arrays(path: Path, shown: Sequence[Scatter], more: Mapping[str, np.ndarray]) -> None:
-    """What the panels show, one after another, and more about each of their points."""
-    arrays: dict[str, Any] = {
-        **more,
-        "classes": np.concatenate([one.classes for one in shown]),
-        "panels": np.concatenate([np.full(len(one.classes), i) for i, one in enumerate(shown)]),
-        "names": np.array([one.name for one in shown]),
-        "places": np.concatenate([one.places for one in shown]),
+def _draw_local(scores: Scores, wanted: Features) -> _Picture:
+    """Draw every row's local and global models in one plane."""
+    samples = wanted.samples_at(scores.study.scale)
+    shown, numbers = list[Scatter](), dict[str, Mapping[str, float]]()
+    drawn = list[Panel]()
+    for row in wanted.rows:
+        panels = _make_panels(scores, row, wanted.clients, samples)
+        points = embed(panels)
+        together = np.concatenate(points)
+        shown += [
+            Scatter(p.name, own, p.y, together) for p, own in zip(panels, points, strict=True)
+        ]
+        numbers[row] = measure_agreement(panels)
+        drawn += panels
+    arrays = {
+        "features": np.concatenate([p.z for p in drawn]),
+        "clients": np.concatenate([np.full(len(p.y), p.client) for p in drawn]),
     }
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
+    summary = describe_agreement(numbers)
+    return _Picture("Features of local models", _ABOUT_LOCAL, summary, numbers, shown, arrays)
 
 
-def _of(panels: Sequence[Panel], row: str) -> list[tuple[int, Panel]]:
-    return list(enumerate(panel for panel in panels if panel.row == row))
+def _draw_global(scores: Scores, wanted: Features) -> _Picture:
+    """Draw every row's global model on training images of all clients, in a plane of its own."""
+    scale = scores.study.scale
+    samples = wanted.samples_at(scale)
+    shown, clients = list[Scatter](), list[np.ndarray]()
+
+    def add(name: str, vectors: np.ndarray, y: np.ndarray, owners: np.ndarray) -> None:
+        points = embed_in_plane(vectors)
+        shown.append(Scatter(name, points, y, points))
+        clients.append(owners)
+
+    for row in wanted.rows:
+        config, folder = find_run(scores, row)
+        with TemporaryDirectory() as scratch, exact.exact_arithmetic():
+            experiment = prepare(config, Path(scratch))
+            train = experiment.partition.train
+            if wanted.raw and not shown:
+                first = wanted.clients[0]
+                drawn = seeds.generator(0, "raw").permutation(train[first])[:samples]
+                images = np.asarray(experiment.dataset.x_train[drawn], np.float32)
+                labels = np.asarray(experiment.dataset.y_train[drawn])
+                flat, owners = images.reshape(len(drawn), -1), np.full(len(drawn), first)
+                add(f"images of client {first + 1}", flat, labels, owners)
+            if not (folder / MODEL).is_file():
+                raise RunFailed(f"{row} has no global model to take features from")
+            owners = np.concatenate([np.full(len(rows), who) for who, rows in train.items()])
+            rows = np.concatenate(list(train.values()))
+            drawn = seeds.generator(0, "clusters").permutation(len(rows))[:samples]
+            z, y = project(experiment, load_file(folder / MODEL), rows[drawn], test=False)
+        add(row, z, y, owners[drawn])
+    counts = {p.name: count_clusters(p.points, p.classes) for p in shown}
+    summary = describe_clusters(counts, wanted.rows if scale != "smoke" else ())
+    numbers = {name: clusters.to_json() for name, clusters in counts.items()}
+    arrays = {"clients": np.concatenate(clients)}
+    return _Picture("Clusters of global models", _ABOUT_GLOBAL, summary, numbers, shown, arrays)
 
 
-def _row(found: Found, name: str, wanted: Features) -> list[Panel]:
-    """The panels of a row: a local model for every client, and the global model if there is one."""
-    config, folder = finished(found, name)
+def _make_panels(scores: Scores, row: str, clients: Sequence[int], samples: int) -> list[Panel]:
+    """Make a panel for the local model of every client, and for the global one if there is one."""
+    config, folder = find_run(scores, row)
     with TemporaryDirectory() as scratch, exact.exact_arithmetic():
         experiment = prepare(config, Path(scratch))
-        models = local_models(experiment, folder, wanted.clients)
-        panels = [
-            _panel(experiment, name, client, weights, wanted.count(found.plan.scale))
+        models = dict(local_models(experiment, folder, clients))
+        if (folder / MODEL).is_file():
+            models[GLOBAL] = load_file(folder / MODEL)
+        return [
+            _make_panel(experiment, row, client, weights, samples)
             for client, weights in models.items()
         ]
-        if (folder / MODEL).is_file():
-            weights = load_file(folder / MODEL)
-            panels.append(_panel(experiment, name, -1, weights, wanted.count(found.plan.scale)))
-    return panels
 
 
-def finished(found: Found, name: str) -> tuple[Config, Path]:
-    """The run of a row on the first seed: its configuration and its folder."""
-    cell = next((c for c in found.plan.cells if c.row.name == name), None)
-    point = found.chosen(cell) if cell else None
-    runs = found.of(cell, point) if cell and point else {}
+def find_run(scores: Scores, row: str) -> tuple[Config, Path]:
+    """Find the configuration and folder of a row's run on the first seed."""
+    cell = next((c for c in scores.study.cells if c.row.name == row), None)
+    point = scores.choose(cell) if cell else None
+    runs = scores.of(cell, point) if cell and point else {}
     if cell is None or point is None or 0 not in runs or runs[0].failure:
-        raise RunFailed(f"there is no finished run of {name} to take features from")
-    return found.plan.config(cell, point, 0), Path(runs[0].folder)
+        raise RunFailed(f"there is no finished run of {row} to take features from")
+    return scores.study.config(cell, point, 0), Path(runs[0].folder)
 
 
 def local_models(
     experiment: Experiment, folder: Path, clients: Sequence[int]
 ) -> Mapping[int, Tensors]:
-    """The clients' own models at the end of a run: kept ones, or made of the global model."""
+    """Load the clients' own models, or train the final global model on their data."""
     partition = experiment.partition
     for client in clients:
         if client not in partition.clients:
@@ -136,7 +212,7 @@ def local_models(
 
 
 def _trained(experiment: Experiment, folder: Path, client: int) -> Tensors:
-    """What a client makes of the final global model in a round like the last."""
+    """Train the final global model on a client's data, in a round like the last."""
     kept = CheckpointStore(folder).load_newest()
     if kept is None:
         raise RunFailed(f"{folder} holds no checkpoint")
@@ -146,18 +222,20 @@ def _trained(experiment: Experiment, folder: Path, client: int) -> Tensors:
     return reply.up["model"]
 
 
-def _panel(experiment: Experiment, row: str, client: int, weights: Tensors, samples: int) -> Panel:
-    """z of a seeded sample of a client's training images, or of the test set."""
+def _make_panel(
+    experiment: Experiment, row: str, client: int, weights: Tensors, samples: int
+) -> Panel:
+    """Project a seeded sample of a client's training images, or of the test set."""
     tests = np.arange(len(experiment.dataset.y_test))
-    rows = experiment.partition.train[client] if client >= 0 else tests
+    rows = tests if client == GLOBAL else experiment.partition.train[client]
     drawn = seeds.generator(0, "features", client=client + 1).permutation(rows)[:samples]
-    return Panel(row, client, *projected(experiment, weights, drawn, test=client < 0))
+    return Panel(row, client, *project(experiment, weights, drawn, test=client == GLOBAL))
 
 
-def projected(
+def project(
     experiment: Experiment, weights: Tensors, rows: np.ndarray, test: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """z of some training or test images under a model, and their classes."""
+    """Compute z of some training or test images under a model; also return their classes."""
     dataset, nobody = experiment.dataset, np.empty(0, dtype=np.int64)
     if not test:
         dataset = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train)
@@ -165,28 +243,28 @@ def projected(
     net = experiment.parts.nets(METHOD).frozen("model", weights, {})
     with experiment.parts.kernels():
         parts = [(net(batch).z, batch.y) for batch in shard.sweep(test=True)]
-    z, y = (torch.cat(one).numpy() for one in zip(*parts, strict=True))
+    z, y = (torch.cat(tensors).numpy() for tensors in zip(*parts, strict=True))
     experiment.parts.nets(METHOD).release()
     return z, y
 
 
 def embed(panels: Sequence[Panel]) -> list[np.ndarray]:
-    """Two coordinates for every point by t-SNE, the panels of a row together."""
+    """Embed the panels of a row in one plane by t-SNE."""
     ends = np.cumsum([len(panel.y) for panel in panels])
-    return np.split(in_plane(np.concatenate([panel.z for panel in panels])), ends[:-1])
+    return np.split(embed_in_plane(np.concatenate([panel.z for panel in panels])), ends[:-1])
 
 
-def agreement(panels: Sequence[Panel]) -> dict[str, float]:
-    """The mean cosine between class means of different local models: same class, other class."""
-    local = [panel for panel in panels if panel.client >= 0]
+def measure_agreement(panels: Sequence[Panel]) -> dict[str, float]:
+    """Average the cosine of class means of two local models: same class, other class."""
+    local = [panel for panel in panels if panel.client != GLOBAL]
     same: list[float] = []
     other: list[float] = []
     for first, second in pairwise(local):
         ours, theirs = _directions(first), _directions(second)
         for a, b in product(ours, theirs):
             (same if a == b else other).append(float(ours[a] @ theirs[b]))
-    found = {"same class": same, "other class": other}
-    return {name: fmean(values) for name, values in found.items() if values}
+    cosines = {"same class": same, "other class": other}
+    return {name: fmean(values) for name, values in cosines.items() if values}
 
 
 def _directions(panel: Panel) -> dict[int, np.ndarray]:
@@ -194,24 +272,23 @@ def _directions(panel: Panel) -> dict[int, np.ndarray]:
     return {k: mean / max(float(np.linalg.norm(mean)), 1e-12) for k, mean in means.items()}
 
 
-def sentence(numbers: Mapping[str, Mapping[str, float]]) -> str:
-    """The agreement of the clients' class means in words."""
-    said = [
-        f"{row}: {', '.join(f'{name} {value:.3f}' for name, value in found.items())}"
-        for row, found in numbers.items()
+def describe_agreement(numbers: Mapping[str, Mapping[str, float]]) -> str:
+    """Say how much clients agree, and whether they agree most in the last row."""
+    rows = [
+        f"{row}: {', '.join(f'{name} {value:.3f}' for name, value in cosines.items())}"
+        for row, cosines in numbers.items()
     ]
-    words = f"mean cosine between two clients' class means: {'; '.join(said)}."
+    text = f"mean cosine between two clients' class means: {'; '.join(rows)}."
     gaps = {
-        row: found["same class"] - found["other class"]
-        for row, found in numbers.items()
-        if len(found) == 2  # two clients may have no class in common
+        row: cosines["same class"] - cosines["other class"]
+        for row, cosines in numbers.items()
+        if len(cosines) == 2  # two clients may have no class in common
     }
     if len(gaps) < len(numbers) or len(gaps) < 2:
-        return words
-    last, *others = sorted(gaps, key=list(numbers).index, reverse=True)
-    holds = all(gaps[last] > gaps[row] for row in others)
-    verdict = "holds" if holds else "does not hold"
+        return text
+    last, *others = reversed(gaps)
+    verdict = "holds" if all(gaps[last] > gaps[row] for row in others) else "does not hold"
     return (
-        f"{words} {last} keeps one class of two clients together, and apart from the others, "
+        f"{text} {last} keeps one class of two clients together, and apart from the others, "
         f"better than {' and '.join(others)}: {verdict} (one seed)"
     )

@@ -1,8 +1,8 @@
-"""What a recipe asks to be run at a scale: cells of row and column, with their configurations."""
+"""Plans what a recipe runs at a scale: cells of row and column, each with its configurations."""
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,14 @@ import torch
 from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.experiment import config as configuration
-from coterie.experiment import tables
 from coterie.experiment.config import Config
-from coterie.experiment.tables import Tables
+from coterie.experiment.run import REPORT
+from coterie.experiment.tables import Tables, by_table, shipped, tables_of
 from coterie.reproduce.recipe import Column, Recipe, Row, Scale
 
-HELD = 0.1  # the share of the training samples that is set aside to choose the cell of a grid
+HELD = 0.1  # the share of the training samples that is set aside to choose the point of a grid
 _SHORT = 12
+_UNMENTIONED = ("executor", "checkpoint", "record")  # tables that change no result
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,9 @@ class Point:
     method: str
     overrides: Tables
 
-    def config(self, number: int) -> Config:
-        """Its configuration on the seed of a given number."""
-        return configuration.method_config(self.method, self.setting, self.overrides, number)
+    def config(self, seed: int) -> Config:
+        """Resolve its configuration; seeds are counted from 0, which is the setting's own."""
+        return configuration.method_config(self.method, self.setting, self.overrides, seed)
 
 
 @dataclass(frozen=True)
@@ -45,17 +46,17 @@ class Cell:
     seeds: int
     metric: str = "accuracy"
     chosen_by: str = "accuracy"  # the metric by which a point is chosen
-    asked: bool = True  # False: only what is finished of it is shown
+    asked: bool = True  # False: it is not run, only what is finished of it is shown
 
     @property
     def name(self) -> str:
-        """In words."""
+        """Row and column, for people."""
         return f"{self.row.name}, {self.column.name}"
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A recipe at a scale."""
+class Study:
+    """A recipe at a scale: the cells to be run."""
 
     recipe: Recipe
     scale: str
@@ -63,135 +64,280 @@ class Plan:
     left_out: Sequence[str] = ()  # why columns are not run here, in sentences
     columns: tuple[Column, ...] = ()
     rows: tuple[Row, ...] = ()
-    seeds: int | None = None  # of all rows, where the recipe's own numbers were not asked for
-    asked: Mapping[str, Sequence[str]] = field(default_factory=dict)  # some rows, some columns
-    _configs: dict[tuple[int, str, int], Config] = field(default_factory=dict)
+    seeds: int | None = None  # of all rows, where the user asked for a number
+    asked: Mapping[str, Sequence[str]] = field(default_factory=dict)  # the user's rows and columns
+    _configs: dict[tuple[str, str, str, int], Config] = field(default_factory=dict)
 
     @property
     def folder(self) -> str:
-        """The name of the folder of its outcome."""
+        """The name of the folder that its outcome is written to."""
         return f"{self.recipe.name}-{self.scale}"
 
     @property
+    def title(self) -> str:
+        """The title of its pages."""
+        return f"{self.recipe.name}, {self.scale} scale"
+
+    @property
     def note(self) -> str:
-        """What the recipe says about the scale."""
+        """The recipe's note on the scale."""
         return self.recipe.scales[self.scale].note
 
+    @property
+    def command(self) -> str:
+        """The command that runs it, without the folder."""
+        arguments = ["coterie reproduce", self.recipe.source, "--scale", self.scale]
+        arguments += ["--seeds", str(self.seeds)] if self.seeds else []
+        for key, names in self.asked.items():
+            arguments += [f"--{key}", f"'{','.join(names)}'"]
+        return " ".join(arguments)
+
+    @property
+    def total(self) -> int:
+        """The number of runs: all points of a grid on the first seed, then the chosen one."""
+        return sum(len(cell.points) + cell.seeds - 1 for cell in self.cells)
+
     def metric(self, column: Column) -> str:
-        """What is read in a column, in words: rows may differ."""
-        found = {cell.metric: None for cell in self.cells if cell.column is column}
-        return " / ".join(found)
+        """The metric of a column; where rows have different ones, all of them."""
+        return " / ".join({cell.metric: None for cell in self.cells if cell.column is column})
 
     def cell(self, row: str, column: str) -> Cell | None:
-        """The cell of a row and a column, where it is run."""
+        """Find the cell of a row and a column; None where it is not in the study."""
         for cell in self.cells:
             if (cell.row.name, cell.column.name) == (row, column):
                 return cell
         return None
 
-    def config(self, cell: Cell, point: Point, number: int) -> Config:
-        """A configuration, resolved once."""
-        key = (id(cell), point.name, number)
+    def config(self, cell: Cell, point: Point, seed: int) -> Config:
+        """Resolve a configuration, once."""
+        key = (cell.row.name, cell.column.name, point.name, seed)
         if key not in self._configs:
             try:
-                self._configs[key] = point.config(number)
+                self._configs[key] = point.config(seed)
             except ConfigError as error:
                 raise ConfigError(f"{self.recipe.source}: {cell.name}: {error}") from error
         return self._configs[key]
 
 
-def run_folder(out: Path, config: Config) -> Path:
-    """Where a configuration is run: one place for all recipes, so that none is run twice."""
+def locate_run(out: Path, config: Config) -> Path:
+    """Return the folder of a configuration's run, the same for all recipes: none is run twice."""
     method = re.sub(r"[^A-Za-z0-9.-]+", "-", config.tables["method"]["name"])
     return out / "cells" / f"{method}-{config.hash()[:_SHORT]}"
 
 
-def make(recipe: Recipe, name: str, gpu: bool | None = None, seeds: int | None = None) -> Plan:
-    """Every cell of a recipe at a scale, each of them resolved once.
+def is_finished(folder: Path) -> bool:
+    """Return whether a folder holds a finished run: its report is written last."""
+    return (folder / REPORT).is_file()
+
+
+def make_study(
+    recipe: Recipe, scale: str, gpu: bool | None = None, seeds: int | None = None
+) -> Study:
+    """Plan every cell of a recipe at a scale; each is resolved once, so that errors show now.
 
     `gpu` says whether there is one; by default torch is asked. `seeds` is for all rows.
     """
     gpu = torch.cuda.is_available() if gpu is None else gpu
-    if name not in recipe.scales:
+    if scale not in recipe.scales:
         known = list(recipe.scales)
-        hint = registry.nearest(name, known) or f"; there are: {', '.join(known)}"
-        raise ConfigError(f"{recipe.source} has no scale {name!r}{hint}")
-    scale = recipe.scales[name]
-    rows = [r for r in recipe.rows if name in r.scales and r.name in (scale.rows or [r.name])]
+        hint = registry.nearest(scale, known) or f"; there are: {', '.join(known)}"
+        raise ConfigError(f"{recipe.source} has no scale {scale!r}{hint}")
+    settings = recipe.scales[scale]
+    rows = [r for r in recipe.rows if scale in r.scales and r.name in (settings.rows or [r.name])]
     wanted = [
-        c for c in recipe.columns if name in c.scales and c.name in (scale.columns or [c.name])
+        c for c in recipe.columns if scale in c.scales and c.name in (settings.columns or [c.name])
     ]
-    columns = [c for c in wanted if gpu or not (c.gpu or scale.gpu)]
+    columns = [c for c in wanted if gpu or not (c.gpu or settings.gpu)]
     left_out = [f"{c.name} is left out: it needs a GPU" for c in wanted if c not in columns]
-    if scale.target is not None:
-        columns = [replace(column, target=scale.target) for column in columns]
-    common = tables.by_table(scale.set)
-    if _choice(recipe, name) == "holdout":  # in all cells, so that all rows train on the same data
-        common = _merged({"data": {"holdout": HELD}}, common)
+    if settings.target is not None:
+        columns = [replace(column, target=settings.target) for column in columns]
+    common = by_table(settings.set)
+    held_out = (settings.choose or recipe.choose) == "holdout"
+    if held_out:  # in all cells, so that all rows train on the same data
+        common = _merge({"data": {"holdout": HELD}}, common)
     cells = tuple(
         Cell(
             row,
             column,
-            tuple(_points(recipe, scale, name, row, column, common)),
-            seeds or getattr(column, f"seeds_{name}") or row.count(name, scale.seeds),
+            tuple(_list_points(recipe, settings, scale, row, column, common)),
+            seeds or getattr(column, f"seeds_{scale}") or row.seeds_at(scale) or settings.seeds,
             metric := row.metric or column.metric or recipe.metric,
-            f"holdout_{metric}" if _choice(recipe, name) == "holdout" else metric,
+            f"holdout_{metric}" if held_out else metric,
         )
         for column in columns
         for row in rows
     )
-    plan = Plan(recipe, name, cells, left_out, tuple(columns), tuple(rows), seeds)
+    study = Study(recipe, scale, cells, left_out, tuple(columns), tuple(rows), seeds)
     for cell in cells:
         for point in cell.points:
-            _check(plan, cell, plan.config(cell, point, 0))
-    return plan
+            _check(study, cell, study.config(cell, point, 0))
+    return study
 
 
-def _check(plan: Plan, cell: Cell, config: Config) -> None:
-    """What would only show after the run."""
-    at, rounds, features = cell.column.at, config.run.rounds, plan.recipe.features
+def _check(study: Study, cell: Cell, config: Config) -> None:
+    """Refuse what would otherwise only show after the run."""
+    at, rounds, features = cell.column.at, config.run.rounds, study.recipe.features
     if at is not None and at > rounds:
         raise ConfigError(
-            f"{plan.recipe.source}: {cell.name}: at = {at} is beyond its {rounds} rounds"
+            f"{study.recipe.source}: {cell.name}: at = {at} is beyond its {rounds} rounds"
         )
     clients = config.tables["partition"].get("clients")
     if features is not None and clients is not None and max(features.clients) >= clients:
         raise ConfigError(
-            f"{plan.recipe.source}: features.clients = {max(features.clients)}, but there are "
+            f"{study.recipe.source}: features.clients = {max(features.clients)}, but there are "
             f"{clients} clients, counted from 0"
         )
 
 
-def _points(
-    recipe: Recipe, scale: Scale, name: str, row: Row, column: Column, common: Tables
+def _list_points(
+    recipe: Recipe, settings: Scale, scale: str, row: Row, column: Column, common: Tables
 ) -> Iterator[Point]:
-    """What column and row say in general, then what scale, column and row say of the scale."""
-    by_table = tables.by_table
+    """Lay over each other: column, row, scale, then what column and row say of this scale."""
     changes = [by_table(column.set), by_table(row.set), common]
-    changes += [by_table(getattr(one, f"set_{name}")) for one in (column, row)]
+    changes += [by_table(getattr(part, f"set_{scale}")) for part in (column, row)]
     if row.afresh and column.at is not None:
         changes.append({"run": {"rounds": column.at}})
-    setting = scale.base or column.base or recipe.base
-    grid = row.tried(name)
+    setting = settings.base or column.base or recipe.base
+    grid = row.grid_at(scale)
     for values in itertools.product(*grid.values()):
-        tried = dict(zip(grid, values, strict=True))
-        words = ", ".join(f"{key} = {plain(value)}" for key, value in tried.items())
-        yield Point(words, setting, row.config, _merged(*changes, by_table(tried)))
+        choice = dict(zip(grid, values, strict=True))
+        yield Point(
+            _format_changes(choice), setting, row.config, _merge(*changes, by_table(choice))
+        )
 
 
-def _choice(recipe: Recipe, scale: str) -> str:
-    return recipe.scales[scale].choose or recipe.choose
+def _merge(*layers: Mapping[str, Mapping[str, Any]]) -> Tables:
+    """Lay tables over each other, later ones on top."""
+    merged: Tables = {}
+    for layer in layers:
+        for name, table in layer.items():
+            merged.setdefault(name, {}).update(table)
+    return merged
 
 
-def plain(value: Any) -> str:
-    """A value of a configuration in words."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _format_changes(changes: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{key} = {value:g}" if isinstance(value, float) else f"{key} = {value}"
+        for key, value in changes.items()
+    )
 
 
-def _merged(*tables: Mapping[str, Mapping[str, Any]]) -> Tables:
-    """Tables laid over each other."""
-    whole: Tables = {}
-    for some in tables:
-        for name, table in some.items():
-            whole.setdefault(name, {}).update(table)
-    return whole
+def select(study: Study, rows: Iterable[str], columns: Iterable[str], out: Path) -> Study:
+    """Restrict a study to some rows and columns; the reference row stays, and empty means all.
+
+    Other cells are kept, without being run, where `out` holds their runs on the first seed.
+    """
+    texts = {"rows": tuple(rows), "columns": tuple(columns)}
+    if not any(texts.values()):
+        return study
+    planned = {"rows": [r.name for r in study.rows], "columns": [c.name for c in study.columns]}
+    existing = {
+        "rows": [row.name for row in study.recipe.rows],
+        "columns": [column.name for column in study.recipe.columns],
+    }
+    asked = {
+        key: _find_names(key, texts[key], planned[key], existing[key], study.scale) for key in texts
+    }
+    wanted = {key: asked[key] or planned[key] for key in asked}
+    wanted["rows"] = [*wanted["rows"], study.recipe.reference]
+    cells = []
+    for cell in study.cells:
+        if cell.row.name in wanted["rows"] and cell.column.name in wanted["columns"]:
+            cells.append(cell)
+        elif seeds := _count_finished_seeds(study, cell, out):
+            cells.append(replace(cell, seeds=seeds, asked=False))
+    return replace(
+        study,
+        cells=tuple(cells),
+        rows=tuple(r for r in study.rows if any(cell.row is r for cell in cells)),
+        columns=tuple(c for c in study.columns if any(cell.column is c for cell in cells)),
+        asked={key: names for key, names in asked.items() if names},
+    )
+
+
+def _count_finished_seeds(study: Study, cell: Cell, out: Path) -> int:
+    """Count seeds that are finished: all points on the first, at least one on each other."""
+
+    def finished(seed: int) -> list[bool]:
+        configs = (study.config(cell, point, seed) for point in cell.points)
+        return [is_finished(locate_run(out, config)) for config in configs]
+
+    if not all(finished(0)):
+        return 0
+    return next((n for n in range(1, cell.seeds) if not any(finished(n))), cell.seeds)
+
+
+def _find_names(
+    key: str, texts: Iterable[str], planned: Sequence[str], existing: Sequence[str], scale: str
+) -> tuple[str, ...]:
+    """Read the names in an option's texts, each of which may hold several; in table order."""
+    names = {name for text in texts for name in _split_names(text, existing)}
+    for name in sorted(names - set(planned)):
+        there = f"there are: {', '.join(planned)}"
+        if name in existing:
+            raise ConfigError(f"--{key}: {name!r} is not run here at the {scale} scale; {there}")
+        hint = registry.nearest(name, existing) or f"; {there}"
+        raise ConfigError(f"--{key}: {name!r} is not known{hint}")
+    return tuple(name for name in planned if name in names)
+
+
+def _split_names(text: str, existing: Sequence[str]) -> list[str]:
+    """Split names at commas, but not inside an existing name that has one."""
+    parts = [part.strip() for part in text.split(",")]
+    names = []
+    while parts:
+        lengths = (n for n in range(len(parts), 0, -1) if ", ".join(parts[:n]) in existing)
+        length = next(lengths, 1)
+        names.append(", ".join(parts[:length]))
+        parts = parts[length:]
+    return names
+
+
+def describe_changes(study: Study) -> Iterator[str]:
+    """Say what differs from the shipped configurations: in all cells, by column, by row."""
+    rest = {(cell.row.name, cell.column.name): _find_changes(study, cell) for cell in study.cells}
+    groups = [("everywhere", list(rest))]
+    groups += [(column.name, [k for k in rest if k[1] == column.name]) for column in study.columns]
+    groups += [(row.name, [k for k in rest if k[0] == row.name]) for row in study.rows]
+    groups += [(", ".join(key), [key]) for key in rest]
+    for name, keys in groups:
+        if common := _intersect([rest[key] for key in keys]):
+            yield f"{name}: {_format_changes(common)}"
+        for key in keys:
+            rest[key] = {k: v for k, v in rest[key].items() if k not in common}
+
+
+def _find_changes(study: Study, cell: Cell) -> dict[str, Any]:
+    """Compare a cell's configuration with the shipped one it is nearest to, but for its grid."""
+    point = cell.points[0]
+    config = study.config(cell, point, 0)
+    named = f"{config.data.name}/{point.method}"
+    source = named if named in shipped() else point.setting
+    base = configuration.load(source, _permissions(config, source)).tables
+    grid = cell.row.grid_at(study.scale)
+    return {
+        f"{table}.{key}": value
+        for table, values in config.tables.items()
+        for key, value in values.items()
+        if table not in _UNMENTIONED
+        and f"{table}.{key}" not in grid
+        and (key not in base[table] or base[table][key] != value)
+    }
+
+
+def _permissions(config: Config, source: str) -> Tables:
+    """The user's consent to what may be shared, without which the shipped file is refused."""
+    method = config.tables["method"]
+    if tables_of(source).get("method", {}).get("name") != method["name"]:
+        return {}
+    return {"method": {key: value for key, value in method.items() if key.startswith("share_")}}
+
+
+def _intersect(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The keys that all of them have, with the same value."""
+    first, *others = tables or [{}]
+    return {
+        key: value
+        for key, value in first.items()
+        if all(key in other and other[key] == value for other in others)
+    }

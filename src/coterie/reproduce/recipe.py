@@ -1,11 +1,11 @@
-"""A recipe: the table of a paper as rows and columns, read from a TOML file.
+"""A recipe: the table of a paper, read from a TOML file and checked.
 
-A row is a method, a column a setting; a scale says how much of it is run, and how long.
+A row is a method, a column a setting; a scale says how much of the table is run, and how long.
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -25,14 +25,7 @@ Measure = Literal["accuracy", "time", "cost"]
 Kind = Literal[
     "above", "not-above", "faster", "closer", "monotone", "peak", "gap-shrinks", "falls", "times"
 ]
-_OF_TWO = (
-    "above",
-    "not-above",
-    "faster",
-    "closer",
-    "gap-shrinks",
-    "times",
-)  # kinds that compare rows
+_OF_TWO_ROWS = ("above", "not-above", "faster", "closer", "gap-shrinks", "times")
 T = TypeVar("T")
 
 
@@ -45,8 +38,8 @@ class Scale:
     base: str = ""  # another setting at this scale
     columns: tuple[str, ...] = ()  # empty: all
     rows: tuple[str, ...] = ()
-    target: Target | None = None  # of every column, in the place of their own
-    choose: Choice | None = None  # in the place of the recipe's
+    target: Target | None = None  # of every column, instead of their own
+    choose: Choice | None = None  # instead of the recipe's
     gpu: bool = False  # without a GPU no column is run
     note: str = ""
 
@@ -62,11 +55,11 @@ class Column:
     set_laptop: Changes = field(default_factory=dict)
     set_smoke: Changes = field(default_factory=dict)
     at: PositiveCount | None = None  # training rounds after which the value is read
-    seeds_paper: PositiveCount | None = None  # in the place of its rows' numbers
+    seeds_paper: PositiveCount | None = None  # instead of the rows' numbers
     seeds_laptop: PositiveCount | None = None
     seeds_smoke: PositiveCount | None = None
     target: Target | None = None
-    metric: str = ""  # what is read, where it is not the recipe's
+    metric: str = ""  # empty: the recipe's
     gpu: bool = False
     scales: tuple[ScaleName, ...] = SCALES
 
@@ -90,28 +83,28 @@ class Row:
     grid_laptop: Grid | None = None
     grid_smoke: Grid | None = None
     afresh: bool = False  # a column's `at` is the length of the run
-    metric: str = ""  # what is read, where it is not the column's
-    like: str = ""  # a row before it, whose configuration it has but for its own changes
+    metric: str = ""  # empty: the column's
+    like: str = ""  # an earlier row, whose configuration it inherits
     value: dict[str, float] = field(default_factory=dict)
     spread: dict[str, NonNegative] = field(default_factory=dict)
     rounds: dict[str, int | float | str] = field(default_factory=dict)
     seconds: dict[str, Positive] = field(default_factory=dict)
     scales: tuple[ScaleName, ...] = SCALES
 
-    def count(self, scale: str, usual: int) -> int:
-        """The number of its seeds at a scale; `usual` is that of the scale."""
+    def seeds_at(self, scale: str) -> int | None:
+        """The number of seeds that the row asks for at a scale, if it does."""
         own: int | None = getattr(self, f"seeds_{scale}")
-        return own or self.seeds or usual
+        return own or self.seeds
 
-    def tried(self, scale: str) -> Grid:
-        """The grid at a scale."""
+    def grid_at(self, scale: str) -> Grid:
+        """The grid of values that the row tries at a scale."""
         own: Grid | None = getattr(self, f"grid_{scale}")
         return self.grid if own is None else own
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper that can be tested: a `[[claim]]` table."""
+    """A statement of the paper that can be tested: a `[[claim]]` table."""
 
     text: str
     above: str  # a row
@@ -130,12 +123,12 @@ class Features:
     rows: tuple[str, ...]
     of: Literal["local", "global"] = "local"  # models
     clients: tuple[Count, ...] = (0, 1)  # whose models and images are shown
-    raw: bool = False  # of `global`: also the first client's images as they are
+    raw: bool = False  # of `global`: also the first client's images themselves
     samples: PositiveCount = 400  # images of each panel, at most
     samples_smoke: PositiveCount = 60
 
-    def count(self, scale: str) -> int:
-        """The number of images of a panel at a scale."""
+    def samples_at(self, scale: str) -> int:
+        """The number of images in a panel at a scale."""
         return self.samples_smoke if scale == "smoke" else self.samples
 
 
@@ -152,16 +145,16 @@ class Cost:
 
     @property
     def sent(self) -> int:
-        """Bits that are sent for a number."""
+        """The number of bits sent for one number."""
         return self.bits * self.code
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The whole file."""
+    """A recipe file: what stands above its tables, and the tables."""
 
     name: str
-    source: str  # how it is named on the command line
+    source: str  # as the user named it
     paper: str
     about: str
     reference: str
@@ -178,40 +171,42 @@ class Recipe:
     cost: Cost = field(default_factory=Cost)
 
     def row(self, name: str) -> Row:
-        """The row of a name."""
+        """Find a row by its name."""
         return next(row for row in self.rows if row.name == name)
 
-    def fraction(self, printed: float) -> float:
-        """A number of the paper as a fraction."""
+    def to_fraction(self, printed: float) -> float:
+        """Convert an accuracy from the unit of the paper to a fraction."""
         return printed / 100 if self.unit == "percent" else printed
 
 
-@dataclass(frozen=True)
-class _Head:
-    """What stands above the tables of a recipe."""
+_TABLES = ("scale", "column", "row", "claim", "features", "cost")
+_MADE = (
+    "name",
+    "source",
+    "scales",
+    "columns",
+    "rows",
+    "claims",
+)  # fields that are no key of a file
+_KEYS = [f.name for f in fields(Recipe) if f.name not in (*_MADE, *_TABLES)]
+_INHERITED = (  # tables that a row takes from the one it is like, its own keys laid over
+    *("set", "set_paper", "set_laptop", "set_smoke"),
+    *("grid", "grid_paper", "grid_laptop", "grid_smoke"),
+)
 
-    paper: str
-    about: str
-    reference: str
-    base: str
-    unit: Literal["fraction", "percent"] = "fraction"
-    measure: Measure = "accuracy"
-    metric: str = "accuracy"
-    choose: Choice = "test"
 
-
-def shipped() -> tuple[str, ...]:
-    """The names of the recipes that come with Coterie."""
+def list_shipped() -> tuple[str, ...]:
+    """List the names of the recipes that come with Coterie."""
     return tuple(sorted(path.stem for path in RECIPES.glob("*.toml")))
 
 
 def load(source: str) -> Recipe:
-    """A recipe by path or shipped name."""
+    """Read a recipe, given its path or the name of a shipped one."""
     path = Path(source)
     if not path.is_file():
         path = RECIPES / f"{source}.toml"
     if not path.is_file():
-        hint = registry.nearest(source, shipped()) or "; coterie list recipes shows them"
+        hint = registry.nearest(source, list_shipped()) or "; coterie list recipes shows them"
         raise ConfigError(f"there is no recipe {source!r}{hint}")
     try:
         tables = tomllib.loads(path.read_text())
@@ -226,21 +221,21 @@ def load(source: str) -> Recipe:
 
 
 def parse(tables: Mapping[str, Any], name: str = "custom", source: str = "custom") -> Recipe:
-    """The recipe that the tables of a file say, every key checked."""
-    tables = {**tables, "row": _likened(tables.get("row", []))}
+    """Make a recipe of the tables of a file; every key is checked."""
+    tables = {**tables, "row": _inherit(tables.get("row", []))}
     above = {key: value for key, value in tables.items() if key not in _TABLES}
-    head: _Head = _read(_Head, "the recipe", above, extra=_TABLES)
-    recipe = Recipe(
-        name,
-        source,
-        **{item.name: getattr(head, item.name) for item in fields(_Head)},
+    _check_keys("the recipe", above, _KEYS, _TABLES)  # not by `_read`: it has fields of ours
+    keys = {"name": name, "source": source, **above}
+    head: Recipe = validate("the recipe", "the recipe", Recipe, keys)
+    recipe = replace(
+        head,
         scales={
-            _known("scale", key, SCALES): _read(Scale, f"scale.{key}", table)
-            for key, table in _table(tables, "scale").items()
+            _check_known("scale", key, SCALES): _read(Scale, f"scale.{key}", table)
+            for key, table in _scale_tables(tables).items()
         },
-        columns=_all(Column, tables, "column") or (Column("accuracy"),),
-        rows=_all(Row, tables, "row"),
-        claims=_all(Claim, tables, "claim"),
+        columns=_read_array(Column, tables, "column") or (Column("accuracy"),),
+        rows=_read_array(Row, tables, "row"),
+        claims=_read_array(Claim, tables, "claim"),
         features=_read(Features, "features", tables["features"]) if "features" in tables else None,
         cost=_read(Cost, "cost", tables.get("cost", {})),
     )
@@ -248,47 +243,41 @@ def parse(tables: Mapping[str, Any], name: str = "custom", source: str = "custom
     return recipe
 
 
-_TABLES = ("scale", "column", "row", "claim", "features", "cost")
-_TAKEN = (  # what a row takes from the one it is like, its own keys laid over
-    *("set", "set_paper", "set_laptop", "set_smoke"),
-    *("grid", "grid_paper", "grid_laptop", "grid_smoke"),
-)
-
-
-def _likened(rows: Any) -> Any:
-    """The rows, with what those that are like another take from it."""
+def _inherit(rows: Any) -> Any:
+    """Fill in what rows with the key `like` take from the row they name."""
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        return rows  # said later
-    found: dict[str, dict[str, Any]] = {}
-    whole = []
+        return rows  # `_read_array` says what is wrong
+    by_name: dict[str, dict[str, Any]] = {}
+    filled = []
     for row in rows:
         if "like" in row:
-            other = found[_known(f"{_title('row', row)}: like", row["like"], list(found))]
-            taken = {key: other[key] for key in ("config", *_TAKEN) if key in other}
-            laid = {
+            title = f"{_title('row', row)}: like"
+            model = by_name[_check_known(title, row["like"], list(by_name))]
+            taken = {key: model[key] for key in ("config", *_INHERITED) if key in model}
+            merged = {
                 key: {**taken[key], **value}
                 for key, value in row.items()
-                if key in _TAKEN and key in taken and isinstance(value, dict)
+                if key in _INHERITED and key in taken and isinstance(value, dict)
             }
-            row = {**taken, **row, **laid}
-        whole.append(row)
-        found[str(row.get("name"))] = row
-    return whole
+            row = {**taken, **row, **merged}
+        filled.append(row)
+        by_name[str(row.get("name"))] = row
+    return filled
 
 
-def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = tables.get(key, {})
-    if not isinstance(found, dict) or not found:
-        raise ConfigError(f"it has no scale; add e.g. [{key}.smoke]")
-    return found
+def _scale_tables(tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    scales = tables.get("scale", {})
+    if not isinstance(scales, dict) or not scales:
+        raise ConfigError("it has no scale; add e.g. [scale.smoke]")
+    return scales
 
 
-def _all(kind: type[T], tables: Mapping[str, Any], key: str) -> tuple[T, ...]:
-    """Every table of an array of tables."""
-    found = tables.get(key, [])
-    if not isinstance(found, list):
+def _read_array(kind: type[T], tables: Mapping[str, Any], key: str) -> tuple[T, ...]:
+    """Read every table of an array of tables."""
+    array = tables.get(key, [])
+    if not isinstance(array, list):
         raise ConfigError(f"{key} must be written [[{key}]]")
-    return tuple(_read(kind, _title(key, table), table) for table in found)
+    return tuple(_read(kind, _title(key, table), table) for table in array)
 
 
 def _title(key: str, table: Any) -> str:
@@ -296,32 +285,38 @@ def _title(key: str, table: Any) -> str:
     return f"{key} {named!r}" if named else key
 
 
-def _read(kind: type[T], title: str, values: Any, extra: Sequence[str] = ()) -> T:
+def _read(kind: type[T], title: str, values: Any) -> T:
     if not isinstance(values, dict):
         raise ConfigError(f"{title} must be a table")
-    known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
-    for key in values:  # here, so that the tables of the file are among the spellings
+    _check_keys(title, values, [item.name for item in fields(kind)])  # type: ignore[arg-type]
+    table: T = validate(title, title, kind, values)
+    return table
+
+
+def _check_keys(
+    title: str, values: Mapping[str, Any], known: Sequence[str], tables: Sequence[str] = ()
+) -> None:
+    for key in values:
         if key not in known:
-            hint = registry.nearest(key, [*known, *extra])
-            raise ConfigError(f"{title} has no key {key!r}{hint or f'; it takes: {_list(known)}'}")
-    found: T = validate(title, title, kind, values)
-    return found
+            hint = registry.nearest(key, [*known, *tables])
+            hint = hint or f"; it takes: {', '.join(known)}"
+            raise ConfigError(f"{title} has no key {key!r}{hint}")
 
 
 def _check(recipe: Recipe) -> None:
-    """What the tables say of each other."""
-    rows = _unique("row", [row.name for row in recipe.rows])
-    columns = _unique("column", [column.name for column in recipe.columns])
+    """Check the tables against each other."""
+    rows = _check_unique("row", [row.name for row in recipe.rows])
+    columns = _check_unique("column", [column.name for column in recipe.columns])
     if not rows:
         raise ConfigError("it has no row; add [[row]]")
-    _known("reference", recipe.reference, rows)
+    _check_known("reference", recipe.reference, rows)
     for name, scale in recipe.scales.items():
         for named in scale.rows:
-            _known(f"scale.{name}.rows", named, rows)
+            _check_known(f"scale.{name}.rows", named, rows)
         if scale.rows and recipe.reference not in scale.rows:
             raise ConfigError(f"scale.{name}.rows lacks the reference {recipe.reference!r}")
         for named in scale.columns:
-            _known(f"scale.{name}.columns", named, columns)
+            _check_known(f"scale.{name}.columns", named, columns)
     for row in recipe.rows:
         top = 1.0 if recipe.unit == "fraction" else 100.0
         for column, printed in {**row.value, **row.spread}.items():
@@ -331,8 +326,8 @@ def _check(recipe: Recipe) -> None:
                 )
         for key in ("value", "spread", "rounds", "seconds"):
             for column in getattr(row, key):
-                _known(f"row {row.name!r}: {key}", column, columns)
-        for grid in (row.grid, *(row.tried(scale) for scale in SCALES)):
+                _check_known(f"row {row.name!r}: {key}", column, columns)
+        for grid in (row.grid, *(row.grid_at(scale) for scale in SCALES)):
             for key, values in grid.items():
                 if not values:
                     raise ConfigError(f"row {row.name!r}: grid of {key!r} has no value")
@@ -341,37 +336,33 @@ def _check(recipe: Recipe) -> None:
     for claim in recipe.claims:
         _check_claim(claim, rows, columns)
     for named in recipe.features.rows if recipe.features else ():
-        _known("features.rows", named, rows)
+        _check_known("features.rows", named, rows)
 
 
 def _check_claim(claim: Claim, rows: Sequence[str], columns: Sequence[str]) -> None:
     title = f"claim {claim.text!r}"
-    _known(f"{title}: above", claim.above, rows)
+    _check_known(f"{title}: above", claim.above, rows)
     for column in claim.columns:
-        _known(f"{title}: columns", column, columns)
-    if claim.kind in _OF_TWO:
+        _check_known(f"{title}: columns", column, columns)
+    if claim.kind in _OF_TWO_ROWS:
         if not claim.below:
             raise ConfigError(f"{title} of kind {claim.kind!r} needs the key 'below'")
-        _known(f"{title}: below", claim.below, rows)
+        _check_known(f"{title}: below", claim.below, rows)
     if claim.kind == "peak":
-        _known(f"{title}: at", claim.at, columns)
+        _check_known(f"{title}: at", claim.at, columns)
     if claim.kind == "closer" and claim.margin == 0:
         raise ConfigError(f"{title} of kind 'closer' needs a 'margin' above 0")
 
 
-def _unique(what: str, names: Sequence[str]) -> Sequence[str]:
+def _check_unique(what: str, names: Sequence[str]) -> Sequence[str]:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"there are {names.count(name)} {what}s called {name!r}")
     return names
 
 
-def _known(what: str, name: str, names: Sequence[str]) -> str:
+def _check_known(what: str, name: str, names: Sequence[str]) -> str:
     if name not in names:
-        hint = registry.nearest(name, names) or f"; there are: {_list(names)}"
+        hint = registry.nearest(name, names) or f"; there are: {', '.join(names)}"
         raise ConfigError(f"{what} = {name!r} is not known{hint}")
     return name
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(names)

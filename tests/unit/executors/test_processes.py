@@ -17,6 +17,7 @@ from coterie.core.registry import Component
 from coterie.core.settings import Local, NetSettings
 from coterie.core.task import Failure, Reply, Round, Task
 from coterie.data.partition import Partition
+from coterie.engine.cohort import list_clients
 from coterie.engine.spec import Spec
 from coterie.executors import launch, processes, wire
 from coterie.executors.processes import Processes, Worker
@@ -100,7 +101,7 @@ def office(monkeypatch: pytest.MonkeyPatch) -> Office:
 
 
 def make(workers: int = 1, **options: Any) -> Processes:
-    return Processes(SPEC, SHARES, SHARES.client_infos(), workers=workers, **options)
+    return Processes(SPEC, SHARES, list_clients(SHARES), workers=workers, **options)
 
 
 def die(worker: Scripted, task: Task) -> Reply:
@@ -359,7 +360,7 @@ def test_workers_share_the_devices_in_turn(office: Office) -> None:
 
 
 def test_clients_are_those_it_was_told(office: Office) -> None:
-    assert make().clients() == SHARES.client_infos()
+    assert make().clients() == list_clients(SHARES)
 
 
 class Piped:

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.reproduce.entries import Outcome
-from coterie.reproduce.figures import Figures
-from coterie.reproduce.outcome import conclude
-from coterie.reproduce.plan import Plan, make
+from coterie.reproduce.plan import Study, make_study
 from coterie.reproduce.recipe import Recipe, parse
-from coterie.reproduce.run import Found, Trial, wanted
+from coterie.reproduce.runs import Trial, list_trials
+from coterie.reproduce.scores import Outcome, Score, Scores
+from coterie.reproduce.verdicts import conclude
 
 TEXT = """
 paper = "Somebody, Table 1"
@@ -57,27 +56,28 @@ def recipe(**changes: Any) -> Recipe:
     return parse(tables(**changes))
 
 
-def concluded(plan: Plan, values: Values) -> Outcome:
-    """What is concluded from these values; a run without one is not finished yet."""
-    return conclude(found(plan, values))
+def concluded(study: Study, values: Values) -> Outcome:
+    """The outcome of these values; a run without one is not finished yet."""
+    return conclude(scored(study, values))
 
 
-def found(plan: Plan, values: Values) -> Found:
-    """What runs with these values say."""
-    collected = Found(plan)
-    for trial in wanted(plan, Path("out"), collected):
-        given = values.get((trial.cell.row.name, trial.cell.column.name), ())
-        if trial.number < len(given):
-            collected.add(trial, figures_of(trial, given[trial.number]))
-    return collected
+def scored(study: Study, values: Values) -> Scores:
+    """The scores of runs with these values, whose curves rise evenly to them in ten rounds."""
+    scores = Scores(study)
+    for trial in list_trials(scores, Path("out")):
+        given = values.get((trial.row, trial.column), ())
+        if trial.seed < len(given):
+            value = given[trial.seed]
+            curve = tuple((round, value * round / 10) for round in range(1, 11))
+            add(scores, trial, value, curve=curve, rounds=10, seconds=1.0)
+    return scores
 
 
-def figures_of(trial: Trial, value: float, **more: Any) -> Figures:
-    """Figures whose curve rises evenly to the value in ten rounds."""
-    curve = tuple((round, value * round / 10) for round in range(1, 11))
-    told = {"value": value, "chosen_by": value, "curve": curve, "rounds": 10, "seconds": 1.0}
-    return Figures(trial.number, "somewhere", **{**told, **more})
+def add(scores: Scores, trial: Trial, value: float | None, **more: Any) -> None:
+    """Score a trial by hand; a point is chosen by its value unless another is given."""
+    fields = {"value": value, "chosen_by": value, **more}
+    scores.add(trial.row, trial.column, trial.point, Score(trial.seed, "somewhere", **fields))
 
 
-def paper_plan(**changes: Any) -> Plan:
-    return make(recipe(**changes), "paper")
+def paper_study(**changes: Any) -> Study:
+    return make_study(recipe(**changes), "paper")

@@ -1,4 +1,4 @@
-"""Sentences of a paper, tested on values."""
+"""Claims of a paper, tested on values."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 from made_recipe import Values, concluded, tables
 
-from coterie.reproduce import claims
-from coterie.reproduce.plan import make
+from coterie.reproduce.plan import make_study
 from coterie.reproduce.recipe import parse
+from coterie.reproduce.verdicts import Finding, check_claims
 
 
-def finding(values: Values, **claim: Any) -> claims.Finding:
+def finding(values: Values, **claim: Any) -> Finding:
     """What becomes of one claim; the recipe has a third column and a target."""
     some = tables(claim=[{"text": "so it is", "above": "FedProx", **claim}])
     some["column"].append({"name": "three"})
     some["scale"]["paper"]["target"] = 0.4
-    plan = make(parse(some), "paper")
-    (found,) = claims.test(plan.recipe.claims, plan, concluded(plan, values), "{:.2f}".format)
+    study = make_study(parse(some), "paper")
+    (found,) = check_claims(study.recipe.claims, concluded(study, values), "{:.2f}".format)
     return found
 
 
@@ -108,15 +108,15 @@ def test_the_reference_is_no_measurement_of_its_own_accuracy() -> None:
         row["value"] = {}
         row.pop("rounds", None)
         row.pop("spread", None)
-    plan = make(parse(some), "paper")
-    (found,) = claims.test(plan.recipe.claims, plan, concluded(plan, values), str)
+    study = make_study(parse(some), "paper")
+    (found,) = check_claims(study.recipe.claims, concluded(study, values), str)
     assert found.verdict == "holds (one seed)"
 
 
 def test_what_was_not_run_is_not_tested() -> None:
     partly = {key: value for key, value in SURE.items() if key != ("FedProx", "two")}
     found = finding(partly, below="FedAvg")
-    assert found == claims.Finding("so it is", "not tested here", "FedProx in two has no value")
+    assert found == Finding("so it is", "not tested here", "FedProx in two has no value")
     assert finding(partly, below="FedAvg", columns=["one"]).verdict == "holds"
 
 
@@ -124,26 +124,26 @@ def test_columns_of_other_scales_are_not_missed_but_left_out_ones_are() -> None:
     some = tables(claim=[{"text": "x", "above": "FedProx", "below": "FedAvg"}])
     some["claim"][0]["columns"] = ["one", "two"]
     some["column"][1]["scales"] = ["smoke"]
-    plan = make(parse(some), "paper")
+    study = make_study(parse(some), "paper")
     values = {("FedAvg", "one"): [0.5], ("FedProx", "one"): [0.6]}
-    (found,) = claims.test(plan.recipe.claims, plan, concluded(plan, values), str)
+    (found,) = check_claims(study.recipe.claims, concluded(study, values), str)
     assert found.verdict == "holds (one seed)"
     del some["column"][1]["scales"]
     some["scale"]["paper"]["columns"] = ["one"]
-    plan = make(parse(some), "paper")
-    (found,) = claims.test(plan.recipe.claims, plan, concluded(plan, values), str)
+    study = make_study(parse(some), "paper")
+    (found,) = check_claims(study.recipe.claims, concluded(study, values), str)
     assert found.verdict == "not tested here" and "two is left out" in found.numbers
 
 
 @pytest.mark.parametrize(("margin", "verdict"), [(0.03, "holds"), (0.05, "does not hold")])
 def test_a_curve_that_ends_below_its_best_falls(margin: float, verdict: str) -> None:
     claim = {"text": "so", "kind": "falls", "above": "FedProx", "columns": ["one"]}
-    plan = make(parse(tables(claim=[{**claim, "margin": margin}])), "paper")
-    outcome = concluded(plan, {key: seeds for key, seeds in SURE.items() if key[1] != "three"})
+    study = make_study(parse(tables(claim=[{**claim, "margin": margin}])), "paper")
+    outcome = concluded(study, {key: seeds for key, seeds in SURE.items() if key[1] != "three"})
     key = ("FedProx", "one")
-    fallen = replace(outcome.entries[key], curve=((5, 0.60), (10, 0.70), (15, 0.66)))
-    outcome = replace(outcome, entries={**outcome.entries, key: fallen})
-    (found,) = claims.test(plan.recipe.claims, plan, outcome, "{:.2f}".format)
+    fallen = replace(outcome.cells[key], curve=((5, 0.60), (10, 0.70), (15, 0.66)))
+    outcome = replace(outcome, cells={**outcome.cells, key: fallen})
+    (found,) = check_claims(study.recipe.claims, outcome, "{:.2f}".format)
     assert found.verdict == verdict
     assert found.numbers == "one: 0.66 at the end, 0.70 after round 10"
 

@@ -1,4 +1,4 @@
-"""What is told apart in a plane: counted on points whose answer is known."""
+"""Clusters in a plane, counted on points whose answer is known."""
 
 import json
 from pathlib import Path
@@ -7,56 +7,65 @@ import numpy as np
 import pytest
 
 from coterie.cli.main import main
-from coterie.reproduce.clusters import Counted, by_silhouette, count, sentence, shares
+from coterie.reproduce.clusters import (
+    Clusters,
+    count_by_silhouette,
+    count_clusters,
+    describe_clusters,
+    share_neighbours,
+)
 
 
 def heaps(*centres: tuple[float, float], each: int = 20, spread: float = 0.1) -> np.ndarray:
-    """Points around some places."""
+    """Points around some centres."""
     draw = np.random.default_rng(0)
     return np.concatenate([draw.normal(centre, spread, (each, 2)) for centre in centres])
 
 
 def test_classes_in_heaps_of_their_own_are_distinguishable() -> None:
-    places = heaps((0, 0), (9, 0), (0, 9))
-    found = count(places, np.repeat([4, 5, 7], 20))
-    assert found.told_apart == [4, 5, 7]
-    assert found.shares == {4: 1.0, 5: 1.0, 7: 1.0}
-    assert found.silhouette == 3
+    points = heaps((0, 0), (9, 0), (0, 9))
+    counted = count_clusters(points, np.repeat([4, 5, 7], 20))
+    assert counted.distinguishable == [4, 5, 7]
+    assert counted.shares == {4: 1.0, 5: 1.0, 7: 1.0}
+    assert counted.silhouette == 3
 
 
 def test_classes_that_share_a_heap_are_not() -> None:
-    places = heaps((0, 0), (0, 0), (0, 0), (9, 9))
-    found = count(places, np.repeat([0, 1, 2, 3], 20))
-    assert found.told_apart == [3]
-    assert found.silhouette == 2  # heaps are not classes
+    points = heaps((0, 0), (0, 0), (0, 0), (9, 9))
+    counted = count_clusters(points, np.repeat([0, 1, 2, 3], 20))
+    assert counted.distinguishable == [3]
+    assert counted.silhouette == 2  # heaps are not classes
 
 
 def test_the_share_is_of_the_nearest_points_by_hand() -> None:
-    places = np.array([[0.0, 0], [1, 0], [2, 0], [3, 0], [10, 0]])
+    points = np.array([[0.0, 0], [1, 0], [2, 0], [3, 0], [10, 0]])
     y = np.array([0, 0, 1, 1, 1])
     # nearest two: {1, 2}, {0, 2}, {1, 3}, {2, 1}, {3, 2}
-    assert shares(places, y, neighbours=2) == {0: 0.5, 1: pytest.approx((0.5 + 0.5 + 1) / 3)}
-    assert shares(places[:1], y[:1]) == {0: 0.0}
+    assert share_neighbours(points, y, neighbours=2) == {
+        0: 0.5,
+        1: pytest.approx((0.5 + 0.5 + 1) / 3),
+    }
+    assert share_neighbours(points[:1], y[:1]) == {0: 0.0}
 
 
 def test_points_that_are_all_alike_are_one_cluster() -> None:
-    assert by_silhouette(np.zeros((20, 2))) == 1
+    assert count_by_silhouette(np.zeros((20, 2))) == 1
 
 
 def test_the_last_row_is_compared_with_each_of_the_others() -> None:
-    def told(*given: float) -> Counted:
-        return Counted(9, dict(enumerate(given)), 3)
+    def make(*given: float) -> Clusters:
+        return Clusters(9, dict(enumerate(given)), 3)
 
     numbers = {
-        "images of client 1": told(0.9, 0.2),
-        "BN": told(0.9, 0.2, 0.1),
-        "GN": told(0.9, 0.8, 0.1),
-        "PN": told(0.9, 0.8, 0.5),
+        "images of client 1": make(0.9, 0.2),
+        "BN": make(0.9, 0.2, 0.1),
+        "GN": make(0.9, 0.8, 0.1),
+        "PN": make(0.9, 0.8, 0.5),
     }
-    words = sentence(numbers, ["BN", "GN", "PN"])
-    assert words.startswith("distinguishable classes: images of client 1 1 of 2 (3 by silhouette);")
-    assert "PN has more than BN: holds (one seed)." in words
-    assert "PN has more than GN: does not hold (one seed)." in words
+    text = describe_clusters(numbers, ["BN", "GN", "PN"])
+    assert text.startswith("distinguishable classes: images of client 1 1 of 2 (3 by silhouette);")
+    assert "PN has more than BN: holds (one seed)." in text
+    assert "PN has more than GN: does not hold (one seed)." in text
 
 
 RECIPE = """# coterie reproduce small        A picture

@@ -9,7 +9,13 @@ import torch
 import coterie
 from coterie.core.errors import ConfigError
 from coterie.experiment.prepare import prepare
-from coterie.reproduce.features import Panel, agreement, embed, local_models, sentence
+from coterie.reproduce.features import (
+    Panel,
+    describe_agreement,
+    embed,
+    local_models,
+    measure_agreement,
+)
 
 SMALL = {
     "run": {"rounds": 2},
@@ -29,28 +35,30 @@ def panel(row: str, client: int, turn: float) -> Panel:
 
 
 def test_alike_clients_agree() -> None:
-    found = agreement([panel("a", 0, 0.0), panel("a", 1, 0.0), panel("a", -1, 2.0)])
-    assert found["same class"] == pytest.approx(1.0)
-    assert found["other class"] == pytest.approx(0.0, abs=1e-9)
+    cosines = measure_agreement([panel("a", 0, 0.0), panel("a", 1, 0.0), panel("a", -1, 2.0)])
+    assert cosines["same class"] == pytest.approx(1.0)
+    assert cosines["other class"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_turned_clients_do_not() -> None:
-    found = agreement([panel("a", 0, 0.0), panel("a", 1, np.pi / 2)])
-    assert found["same class"] == pytest.approx(0.0, abs=1e-9)
-    assert found["other class"] == pytest.approx(0.0, abs=1e-9)  # 1 for one pair, -1 for the other
+    cosines = measure_agreement([panel("a", 0, 0.0), panel("a", 1, np.pi / 2)])
+    assert cosines["same class"] == pytest.approx(0.0, abs=1e-9)
+    assert cosines["other class"] == pytest.approx(
+        0.0, abs=1e-9
+    )  # 1 for one pair, -1 for the other
 
 
 def test_the_last_row_is_compared_with_the_others() -> None:
     good, bad = {"same class": 0.9, "other class": 0.1}, {"same class": 0.2, "other class": 0.1}
-    assert "better than SOLO: holds" in sentence({"SOLO": bad, "FedProc": good})
-    assert "better than SOLO: does not hold" in sentence({"SOLO": good, "FedProc": bad})
-    assert "hold" not in sentence({"SOLO": {"other class": 0.1}, "FedProc": good})
+    assert "better than SOLO: holds" in describe_agreement({"SOLO": bad, "FedProc": good})
+    assert "better than SOLO: does not hold" in describe_agreement({"SOLO": good, "FedProc": bad})
+    assert "hold" not in describe_agreement({"SOLO": {"other class": 0.1}, "FedProc": good})
 
 
-def test_places_are_seeded_and_one_for_every_sample() -> None:
+def test_points_are_seeded_and_one_for_every_sample() -> None:
     panels = [panel("a", 0, 0.0), panel("a", 1, 1.0)]
     first, again = embed(panels), embed(panels)
-    assert [len(one) for one in first] == [20, 20]
+    assert [len(points) for points in first] == [20, 20]
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
 
 
@@ -67,7 +75,7 @@ def test_a_method_without_personal_models_trains_the_global_one_on(tmp_path: Pat
 
 def test_personal_models_are_taken_as_they_are_kept(tmp_path: Path) -> None:
     result = coterie.run("digits/solo", out=tmp_path / "run", **SMALL)
-    found = local_models(result.experiment, result.folder, (0, 1))
-    assert found.keys() == {0, 1}
+    models = local_models(result.experiment, result.folder, (0, 1))
+    assert models.keys() == {0, 1}
     with pytest.raises(ConfigError, match=r"features\.clients = 99: there is no such client"):
         local_models(result.experiment, result.folder, (99,))

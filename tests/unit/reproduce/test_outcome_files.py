@@ -1,6 +1,5 @@
 """The outcome as text, Markdown, JSON and a page."""
 
-import dataclasses
 import json
 import re
 from dataclasses import replace
@@ -8,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_recipe import Values, found, recipe, tables
+from made_recipe import Values, concluded, recipe, scored, tables
 
-from coterie.reproduce.book import Book
-from coterie.reproduce.difference import differences
-from coterie.reproduce.plan import Plan, make
+from coterie.reproduce.page import write_outcome
+from coterie.reproduce.plan import Study, describe_changes, make_study
 from coterie.reproduce.recipe import parse
-from coterie.reproduce.table import shown
+from coterie.reproduce.scores import Score
+from coterie.reproduce.tables import format_value
+from coterie.reproduce.verdicts import conclude
 
 VALUES: Values = {
     ("FedAvg", "one"): [0.60, 0.62],
@@ -25,17 +25,16 @@ VALUES: Values = {
 EVIL = "<img src=x onerror=alert(1)>"
 
 
-def plan(**changes: Any) -> Plan:
+def study(**changes: Any) -> Study:
     some = tables(claim=[{"text": "It is above", "above": "FedProx", "below": "FedAvg"}])
     some["scale"]["paper"] |= {"target": 0.5, "note": "Two seeds."}
-    return make(parse({**some, **changes}), "paper")
+    return make_study(parse({**some, **changes}), "paper")
 
 
-def written(folder: Path, made: Plan) -> tuple[dict[str, Any], str, str]:
-    book = Book(made, folder)
-    book.write(found(made, VALUES))
-    told = json.loads((book.folder / "outcome.json").read_text())
-    return told, (book.folder / "table.md").read_text(), (book.folder / "report.html").read_text()
+def written(out: Path, made: Study) -> tuple[dict[str, Any], str, str]:
+    folder = write_outcome(concluded(made, VALUES), out)
+    outcome = json.loads((folder / "outcome.json").read_text())
+    return outcome, (folder / "table.md").read_text(), (folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -51,16 +50,15 @@ def written(folder: Path, made: Plan) -> tuple[dict[str, Any], str, str]:
 def test_accuracies_have_the_unit_of_the_paper(
     unit: str, value: float, printed: float | None, text: str
 ) -> None:
-    found = dataclasses.replace(recipe(), unit=unit)
-    assert shown(found, value, printed) == text
+    assert format_value(replace(recipe(), unit=unit), value, printed) == text
 
 
 def test_times_are_ratios() -> None:
-    assert shown(recipe(measure="time"), 1.0777) == "1.08"
+    assert format_value(recipe(measure="time"), 1.0777) == "1.08"
 
 
 def test_the_markdown_has_the_tables_and_the_claims(tmp_path: Path) -> None:
-    _, text, _ = written(tmp_path, plan())
+    _, text, _ = written(tmp_path, study())
     assert text.startswith("# custom, paper scale\n\nSomebody, Table 1\n\nA table.\n")
     assert "`coterie reproduce custom --scale paper`: 6 of 8 runs are finished." in text
     assert "Two seeds." in text
@@ -74,20 +72,20 @@ def test_the_markdown_has_the_tables_and_the_claims(tmp_path: Path) -> None:
 
 
 def test_the_json_has_fractions_and_curves(tmp_path: Path) -> None:
-    told, _, _ = written(tmp_path, plan())
-    one = told["columns"][0]
+    outcome, _, _ = written(tmp_path, study())
+    one = outcome["columns"][0]
     assert (one["name"], one["target"]) == ("one", 0.5)
     row = one["rows"][1]
     assert row["row"] == "FedProx" and row["values"] == [0.70, 0.72] and row["paper"] == 0.65
     assert row["curve"][-1] == [10, pytest.approx(0.71)]
-    assert told["claims"][0]["verdict"] == "does not hold (one seed)"
-    assert (told["finished"], told["total"]) == (6, 8)
+    assert outcome["claims"][0]["verdict"] == "does not hold (one seed)"
+    assert (outcome["finished"], outcome["total"]) == (6, 8)
 
 
 def test_the_page_draws_a_line_for_every_row_and_asks_nothing_of_the_network(
     tmp_path: Path,
 ) -> None:
-    _, _, page = written(tmp_path, plan())
+    _, _, page = written(tmp_path, study())
     charts = re.findall(r'<script type="application/json">(.*?)</script>', page)
     assert len(charts) == 2
     drawn = json.loads(charts[0])
@@ -101,31 +99,27 @@ def test_the_page_draws_a_line_for_every_row_and_asks_nothing_of_the_network(
 
 
 def test_text_of_a_recipe_is_escaped(tmp_path: Path) -> None:
-    some = plan(about=EVIL)
-    _, _, page = written(tmp_path, some)
+    _, _, page = written(tmp_path, study(about=EVIL))
     script = page.index("<script>")
     outside = page[:script] + page[page.index("</script>", script) :]
     assert "<img" not in outside and "&lt;img" in outside
 
 
 def test_a_run_that_failed_is_in_the_table_with_its_reason(tmp_path: Path) -> None:
-    made = plan()
-    collected = found(made, VALUES)
-    runs = collected.figures["FedProx", "two", ""]
-    runs[0] = replace(runs[0], value=None, failure="no disk")
-    book = Book(made, tmp_path)
-    book.write(collected)
-    text = (book.folder / "table.md").read_text()
+    scores = scored(study(), VALUES)
+    scores.add("FedProx", "two", "", Score(0, "somewhere", failure="no disk"))
+    folder = write_outcome(conclude(scores), tmp_path)
+    text = (folder / "table.md").read_text()
     assert "| FedProx | failed | 0 |" in text
     assert "- FedProx, two, seed 0: no disk" in text
-    assert "no disk" in (book.folder / "report.html").read_text()
+    assert "no disk" in (folder / "report.html").read_text()
 
 
 def test_settings_are_told_once_where_they_are_shared() -> None:
     some = tables()
     some["row"][1]["set"] = {"local.lr": 0.5}
-    made = make(parse(some), "smoke")
-    assert list(differences(made)) == [
+    made = make_study(parse(some), "smoke")
+    assert list(describe_changes(made)) == [
         "everywhere: run.rounds = 3, local.epochs = 1",
         "two: partition.beta = 5",
         "FedProx: local.lr = 0.5",

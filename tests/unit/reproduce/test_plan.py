@@ -4,20 +4,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_recipe import figures_of, recipe, tables
+from made_recipe import add, recipe, tables
 
 from coterie.core.errors import ConfigError
-from coterie.reproduce.plan import Plan, make, run_folder
+from coterie.reproduce.plan import Study, locate_run, make_study
 from coterie.reproduce.recipe import parse
-from coterie.reproduce.run import Found, total, wanted
-from coterie.reproduce.table import command
+from coterie.reproduce.runs import list_trials
+from coterie.reproduce.scores import Scores
 
 
-def plan(scale: str = "smoke", **row: Any) -> Plan:
+def study(scale: str = "smoke", **row: Any) -> Study:
     """The recipe with other keys for FedProx."""
     some = tables()
     some["row"][1].update(row)
-    return make(parse(some), scale)
+    return make_study(parse(some), scale)
 
 
 def test_the_scale_is_laid_over_column_and_row_and_what_they_say_of_it_over_that() -> None:
@@ -25,7 +25,7 @@ def test_the_scale_is_laid_over_column_and_row_and_what_they_say_of_it_over_that
     some["column"][1]["set"] = {"partition.beta": 5.0, "run.rounds": 50, "local.lr": 0.5}
     some["row"][1]["set"] = {"local.epochs": 7, "local.lr": 0.25}
     some["row"][1]["set_smoke"] = {"local.epochs": 2}
-    made = make(parse(some), "smoke")
+    made = make_study(parse(some), "smoke")
     cell = made.cell("FedProx", "two")
     assert cell is not None
     config = made.config(cell, cell.points[0], 0)
@@ -38,20 +38,20 @@ def test_the_scale_is_laid_over_column_and_row_and_what_they_say_of_it_over_that
 def test_another_setting_at_a_scale_replaces_that_of_the_column() -> None:
     some = tables()
     some["column"][0]["base"] = "fashion-mnist/fedavg"
-    assert make(parse(some), "smoke").cells[0].points[0].setting == "fashion-mnist/fedavg"
+    assert make_study(parse(some), "smoke").cells[0].points[0].setting == "fashion-mnist/fedavg"
     some["scale"]["smoke"]["base"] = "digits/fedprox"
-    assert {cell.points[0].setting for cell in make(parse(some), "smoke").cells} == {
+    assert {cell.points[0].setting for cell in make_study(parse(some), "smoke").cells} == {
         "digits/fedprox"
     }
 
 
 def test_choosing_on_held_out_samples_sets_them_aside_in_all_cells() -> None:
     some = tables(choose="holdout")
-    made = make(parse(some), "smoke")
+    made = make_study(parse(some), "smoke")
     assert {c.chosen_by for c in made.cells} == {"holdout_accuracy"}
     assert {made.config(c, c.points[0], 0).data.holdout for c in made.cells} == {0.1}
     some["scale"]["smoke"]["choose"] = "test"
-    made = make(parse(some), "smoke")
+    made = make_study(parse(some), "smoke")
     assert {c.chosen_by for c in made.cells} == {"accuracy"}
     assert {made.config(c, c.points[0], 0).data.holdout for c in made.cells} == {0.0}
 
@@ -60,7 +60,7 @@ def test_a_row_afresh_is_as_long_as_the_column_says() -> None:
     some = tables()
     some["column"][0]["at"] = 2
     some["row"][1]["afresh"] = True
-    made = make(parse(some), "smoke")
+    made = make_study(parse(some), "smoke")
     rounds = {c.row.name: made.config(c, c.points[0], 0).run.rounds for c in made.cells[:2]}
     assert rounds == {"FedAvg": 3, "FedProx": 2}
 
@@ -69,69 +69,68 @@ def test_rows_and_columns_can_be_left_to_scales() -> None:
     some = tables()
     some["scale"]["smoke"]["columns"] = ["two"]
     some["row"][1]["scales"] = ["paper"]
-    assert [cell.name for cell in make(parse(some), "smoke").cells] == ["FedAvg, two"]
-    assert len(make(parse(some), "paper").cells) == 4
+    assert [cell.name for cell in make_study(parse(some), "smoke").cells] == ["FedAvg, two"]
+    assert len(make_study(parse(some), "paper").cells) == 4
 
 
 def test_a_column_that_needs_a_gpu_is_left_out_with_a_line() -> None:
     some = tables()
     some["column"][0]["gpu"] = True
-    made = make(parse(some), "smoke", gpu=False)
+    made = make_study(parse(some), "smoke", gpu=False)
     assert [column.name for column in made.columns] == ["two"]
     assert made.left_out == ["one is left out: it needs a GPU"]
-    assert len(make(parse(some), "smoke", gpu=True).columns) == 2
+    assert len(make_study(parse(some), "smoke", gpu=True).columns) == 2
 
 
 def test_an_unknown_scale_is_refused() -> None:
     with pytest.raises(ConfigError, match="has no scale 'papr'; did you mean 'paper'"):
-        make(recipe(), "papr")
+        make_study(recipe(), "papr")
 
 
 def test_seeds_come_from_the_row_at_the_scale_the_row_the_scale() -> None:
-    assert [cell.seeds for cell in plan("paper").cells] == [2, 2, 2, 2]
-    assert [cell.seeds for cell in plan("paper", seeds=3).cells] == [2, 3, 2, 3]
-    assert [cell.seeds for cell in plan("paper", seeds=3, seeds_paper=1).cells] == [2, 1, 2, 1]
+    assert [cell.seeds for cell in study("paper").cells] == [2, 2, 2, 2]
+    assert [cell.seeds for cell in study("paper", seeds=3).cells] == [2, 3, 2, 3]
+    assert [cell.seeds for cell in study("paper", seeds=3, seeds_paper=1).cells] == [2, 1, 2, 1]
     some = tables()
     some["column"][1]["seeds_paper"] = 1
-    assert [cell.seeds for cell in make(parse(some), "paper").cells] == [2, 2, 1, 1]
-    asked = make(parse(some), "paper", seeds=4)
+    assert [cell.seeds for cell in make_study(parse(some), "paper").cells] == [2, 2, 1, 1]
+    asked = make_study(parse(some), "paper", seeds=4)
     assert [cell.seeds for cell in asked.cells] == [4, 4, 4, 4]
-    assert command(asked) == "coterie reproduce custom --scale paper --seeds 4"
+    assert asked.command == "coterie reproduce custom --scale paper --seeds 4"
 
 
 def test_runs_come_seed_by_seed_and_the_chosen_point_gets_the_other_seeds() -> None:
-    made = plan("paper", grid={"method.mu": [0.1, 1.0]}, seeds=3)
-    names = []
-    collected = Found(made)
-    for trial in wanted(made, Path("out"), collected):
-        names.append((trial.number, trial.cell.name, trial.point.name))
-        collected.add(trial, figures_of(trial, 0.5 if "mu = 1" in trial.point.name else 0.4))
-    assert len(names) == total(made) == 12
-    assert [number for number, *_ in names] == [0] * 6 + [1] * 4 + [2] * 2
-    later = {point for number, cell, point in names if number and cell.startswith("FedProx")}
+    made = study("paper", grid={"method.mu": [0.1, 1.0]}, seeds=3)
+    trials, scores = [], Scores(made)
+    for trial in list_trials(scores, Path("out")):
+        trials.append(trial)
+        add(scores, trial, 0.5 if "mu = 1" in trial.point else 0.4)
+    assert len(trials) == made.total == 12
+    assert [trial.seed for trial in trials] == [0] * 6 + [1] * 4 + [2] * 2
+    later = {trial.point for trial in trials if trial.seed and trial.row == "FedProx"}
     assert later == {"method.mu = 1"}
 
 
 def test_a_grid_can_be_replaced_or_left_out_at_a_scale() -> None:
     grid = {"method.mu": [0.1, 1.0], "local.lr": [0.01, 0.1]}
-    assert [len(cell.points) for cell in plan(grid=grid).cells] == [1, 4, 1, 4]
-    assert [len(cell.points) for cell in plan(grid=grid, grid_smoke={}).cells] == [1, 1, 1, 1]
+    assert [len(cell.points) for cell in study(grid=grid).cells] == [1, 4, 1, 4]
+    assert [len(cell.points) for cell in study(grid=grid, grid_smoke={}).cells] == [1, 1, 1, 1]
 
 
 def test_a_configuration_has_one_folder_whatever_the_recipe() -> None:
-    made, other = plan(), make(recipe(paper="Another"), "smoke")
+    made, other = study(), make_study(recipe(paper="Another"), "smoke")
     first, second = (p.config(p.cells[0], p.cells[0].points[0], 0) for p in (made, other))
-    assert run_folder(Path("out"), first) == run_folder(Path("out"), second)
-    assert run_folder(Path("out"), first).name.startswith("fedavg-")
+    assert locate_run(Path("out"), first) == locate_run(Path("out"), second)
+    assert locate_run(Path("out"), first).name.startswith("fedavg-")
 
 
 def test_a_cell_reads_the_metric_of_its_row_its_column_or_the_recipe() -> None:
     some = tables(metric="knn")
     some["column"][1]["metric"] = "probe"
     some["row"][1]["metric"] = "accuracy"
-    made = make(parse(some), "smoke")
-    found = {(cell.row.name, cell.column.name): cell.metric for cell in made.cells}
-    assert found == {
+    made = make_study(parse(some), "smoke")
+    metrics = {(cell.row.name, cell.column.name): cell.metric for cell in made.cells}
+    assert metrics == {
         ("FedAvg", "one"): "knn",
         ("FedAvg", "two"): "probe",
         ("FedProx", "one"): "accuracy",

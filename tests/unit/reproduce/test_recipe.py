@@ -10,7 +10,7 @@ import pytest
 from made_recipe import TEXT, recipe, tables
 
 from coterie.core.errors import ConfigError
-from coterie.reproduce.plan import make
+from coterie.reproduce.plan import make_study
 from coterie.reproduce.recipe import (
     Claim,
     Column,
@@ -30,8 +30,8 @@ def test_a_recipe_is_read_with_its_defaults() -> None:
     assert [column.name for column in found.columns] == ["one", "two"]
     assert list(found.scales) == ["paper", "smoke"]
     assert (found.measure, found.metric, found.choose) == ("accuracy", "accuracy", "test")
-    assert found.fraction(65.0) == 0.65
-    assert dataclasses.replace(found, unit="fraction").fraction(0.65) == 0.65
+    assert found.to_fraction(65.0) == 0.65
+    assert dataclasses.replace(found, unit="fraction").to_fraction(0.65) == 0.65
 
 
 def test_without_columns_there_is_one() -> None:
@@ -46,10 +46,10 @@ def test_without_columns_there_is_one() -> None:
 def changed(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
     """The tables with one value set."""
     some = tables()
-    place: Any = some
+    table: Any = some
     for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
+        table = table[key]
+    table[path[-1]] = value
     return some
 
 
@@ -97,7 +97,7 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
 def test_a_cell_that_cannot_be_resolved_is_named() -> None:
     some = changed(("row", 1, "set"), {"method.mus": 1.0})
     with pytest.raises(ConfigError, match=r"FedProx, one: method has no key 'mus'"):
-        make(parse(some), "smoke")
+        make_study(parse(some), "smoke")
 
 
 def page() -> str:
@@ -108,7 +108,7 @@ def test_the_recipe_on_its_page_can_be_run() -> None:
     (text,) = re.findall(r"^```toml\n(.*?)^```$", page(), re.M | re.S)
     found = parse(tomllib.loads(text))
     for scale in found.scales:
-        assert len(make(found, scale).cells) == 4
+        assert len(make_study(found, scale).cells) == 4
 
 
 @pytest.mark.parametrize("kind", [Recipe, Scale, Column, Row, Claim, Features, Cost])
@@ -146,7 +146,7 @@ def test_a_value_is_not_read_beyond_the_end_of_a_run() -> None:
     some = tables()
     some["column"][0]["at"] = 5000
     with pytest.raises(ConfigError, match="at = 5000 is beyond its"):
-        make(parse(some), "smoke")
+        make_study(parse(some), "smoke")
 
 
 def test_a_row_may_be_like_one_above_it_but_for_its_own_changes() -> None:
@@ -160,7 +160,7 @@ def test_a_row_may_be_like_one_above_it_but_for_its_own_changes() -> None:
     assert again.set_smoke == third.set_smoke == {"local.epochs": 1}
     assert again.grid == third.grid == {"local.momentum": (0.0, 0.9)}
     assert (again.config, third.config) == ("fedavg", "fedprox")
-    assert third.tried("smoke") == {} != third.tried("paper")
+    assert third.grid_at("smoke") == {} != third.grid_at("paper")
     assert (again.metric, again.seeds, again.value) == ("", None, {})  # what is read is its own
 
 

@@ -12,8 +12,7 @@ from coterie.experiment.prepare import prepare
 from coterie.experiment.run import choose
 from coterie.experiment.tables import parse_overrides
 from coterie.methods.mfcl import MFCL
-from coterie.reproduce.estimate import estimate
-from coterie.reproduce.estimate_stages import Line, stage_seconds
+from coterie.reproduce.estimate import Line, add_up_stages, estimate
 
 SMALL = [
     *("data.limit=200", "run.rounds=3", "executor.kind=serial", "evaluate.every=0"),
@@ -22,7 +21,8 @@ SMALL = [
 
 
 def digits(*more: str) -> Config:
-    return load("digits/mfcl", parse_overrides([*SMALL, *more]))
+    changes = dict(text.split("=", 1) for text in (*SMALL, *more))
+    return load("digits/mfcl", parse_overrides(f"{key}={value}" for key, value in changes.items()))
 
 
 def test_a_line_goes_through_two_points_and_never_falls() -> None:
@@ -51,7 +51,7 @@ def test_rounds_of_clients_are_shared_out_and_those_of_the_server_see_all_sample
     assert sum(experiment.partition.sizes().values()) == 200
     lines = {"sense": Line(1.0, 0.0), "upload": Line(1.0, 0.0), "contrast": Line(0.0, 1.0)}
     workers = 2 if "executor.workers=2" in more else 1
-    assert stage_seconds(experiment, lines, workers) == pytest.approx(expected)
+    assert add_up_stages(experiment, lines, workers) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ def test_rounds_of_clients_are_shared_out_and_those_of_the_server_see_all_sample
     ],
 )
 def test_a_run_of_mfcl_has_a_time(more: list[str]) -> None:
-    costs: dict[str, Any] = {}
-    short, long = (estimate(digits(*more, f"run.rounds={n}"), costs) for n in (3, 300))
+    timings: dict[str, Any] = {}
+    short, long = (estimate(digits(*more, f"run.rounds={n}"), timings) for n in (3, 300))
     assert isinstance(short, float) and isinstance(long, float)
-    assert 0.0 < short < long and len(costs) == 1  # measured once, whatever the number of rounds
+    assert 0.0 < short < long and len(timings) == 1  # measured once, whatever the number of rounds
 
 
 def test_another_method_with_rounds_of_the_server_has_a_time(toy_data: Path) -> None:
@@ -79,4 +79,6 @@ def test_a_client_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         raise NoReplies("out of order")
 
     monkeypatch.setattr(MFCL, "client_update", fails)
-    assert estimate(digits(), {}) == "cannot be estimated: NoReplies: out of order"
+    reason = estimate(digits(), {})
+    assert isinstance(reason, str) and reason.startswith("cannot be estimated: ")
+    assert reason.endswith("NoReplies: out of order")

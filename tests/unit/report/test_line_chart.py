@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from coterie.reproduce.picture import draw
+from coterie.report.line_chart import draw
 
 NAMES = ["FedAvg", "A & B <c>"]
 
@@ -13,8 +13,8 @@ NAMES = ["FedAvg", "A & B <c>"]
 @pytest.mark.parametrize("last", [1, 3, 20, 100, 800])
 def test_every_line_is_there_and_inside(last: int) -> None:
     lines = [
-        (name, tuple((r, 0.1 + place * 0.3 + r / 2000) for r in range(1, last + 1)))
-        for place, name in enumerate(NAMES)
+        (name, tuple((r, 0.1 + position * 0.3 + r / 2000) for r in range(1, last + 1)))
+        for position, name in enumerate(NAMES)
     ]
     root = ElementTree.fromstring(draw(lines, "a title & more", "accuracy"))
     texts = [item.text for item in root.iter("{http://www.w3.org/2000/svg}text")]

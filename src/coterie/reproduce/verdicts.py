@@ -1,0 +1,285 @@
+"""Verdicts: whether scores match the paper's numbers, and whether its claims hold."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from coterie.reproduce.recipe import Claim, Recipe
+from coterie.reproduce.scores import NONE, CellScore, Outcome, Scores, gap, spread, summarise
+
+WITHIN, DIRECTION, NOT, FAILED = "within", "direction", "not reproduced", "failed"
+HOLDS, FAILS, UNTESTED = "holds", "does not hold", "not tested here"
+ONE_SEED = " (one seed)"
+_ROUNDING = 1e-9  # 0.71 - 0.70 is one point, whatever the last bits say
+_CLOSE = {"accuracy": 0.01, "time": 0.05}  # how far from the paper is still within
+Show = Callable[[float], str]  # formats a value as the paper does
+
+
+def conclude(scores: Scores) -> Outcome:
+    """Summarise the scores of runs by cell, and judge every cell."""
+    outcome = summarise(scores)
+    study = outcome.study
+    cells = {
+        key: replace(
+            cell, verdict=judge(study.recipe, study.scale, cell, outcome.reference(cell.column))
+        )
+        for key, cell in outcome.cells.items()
+    }
+    return replace(outcome, cells=cells)
+
+
+def judge(recipe: Recipe, scale: str, cell: CellScore, reference: CellScore) -> str:
+    """Compare a cell's score with the paper's number."""
+    itself = cell.row == recipe.reference
+    if scale == "smoke":  # it shows that everything runs, and nothing about the paper
+        return NONE
+    if cell.paper is None or (itself and (scale != "paper" or recipe.measure == "time")):
+        return NONE
+    if cell.mean is None:
+        return FAILED if cell.failures else NONE
+    ours, apart = cell.mean - 1.0, cell.deviation  # a ratio of times is one to the reference
+    if recipe.measure == "accuracy":
+        other = reference if reference.values else cell
+        ours, apart = gap(cell.by_seed(), other.by_seed(), other.values)
+    mark = ONE_SEED if apart is None else ""
+    tolerance = max(_CLOSE[recipe.measure], cell.paper_spread or 0.0) + _ROUNDING
+    if scale == "paper" and abs(cell.mean - cell.paper) <= tolerance:
+        return WITHIN + mark
+    if not itself:
+        if reference.mean is None or reference.paper is None:
+            return NONE
+        if _agree(ours, cell.paper - reference.paper, apart or 0.0):
+            return DIRECTION + mark
+    return NOT + mark
+
+
+def _agree(ours: float, theirs: float, apart: float) -> bool:
+    """Return whether our difference has the sign of the paper's, beyond the spread."""
+    if math.isclose(theirs, 0.0, abs_tol=_ROUNDING):
+        return abs(ours) <= apart
+    return ours * theirs > 0 and abs(ours) > apart
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A tested claim, with the numbers that the verdict rests on."""
+
+    text: str
+    verdict: str
+    numbers: str
+
+
+@dataclass(frozen=True)
+class _Test:
+    """The test of a claim in one column."""
+
+    passed: bool
+    numbers: str
+    sure: bool  # a spread is known
+
+
+def check_claims(claims: Sequence[Claim], outcome: Outcome, show: Show) -> list[Finding]:
+    """Test claims on the scores of a study."""
+    return [_check_claim(claim, outcome, show) for claim in claims]
+
+
+def _check_claim(claim: Claim, outcome: Outcome, show: Show) -> Finding:
+    study = outcome.study
+    columns, missing = _find_columns(claim, outcome)
+    if study.scale == "smoke" and study.recipe.measure != "cost":
+        missing = "the smoke scale says nothing about the paper"
+    case = _Case(claim, columns, outcome, show)
+    if not missing and claim.kind == "faster":
+        missing = _find_unreached(case)
+    if missing:
+        return Finding(claim.text, UNTESTED, missing)
+    tests = list(_CHECKS[claim.kind](case))
+    mark = "" if all(test.sure for test in tests) else ONE_SEED
+    verdict = HOLDS if all(test.passed for test in tests) else FAILS
+    return Finding(claim.text, verdict + mark, "; ".join(test.numbers for test in tests))
+
+
+def _find_columns(claim: Claim, outcome: Outcome) -> tuple[list[str], str]:
+    """Find the columns that a claim is about, and what is missing to test it.
+
+    A column that does not belong to the scale by its own `scales` is not missed.
+    """
+    study = outcome.study
+    rows = [row for row in (claim.above, claim.below) if row]
+    belong = [c.name for c in study.recipe.columns if study.scale in c.scales]
+    run = [column.name for column in study.columns]
+    both = [name for name in run if all(study.cell(row, name) for row in rows)]
+    named = [name for name in claim.columns if name in belong] if claim.columns else both or run
+    if claim.kind == "peak" and claim.at not in named:
+        named = [*named, claim.at]
+    if left := [name for name in named if name not in run]:
+        return named, f"{', '.join(left)} is left out"
+    if len(named) < (2 if claim.kind in ("monotone", "peak", "gap-shrinks") else 1):
+        return named, "too few of its columns belong to this scale"
+    for row in rows:
+        for name in named:
+            if outcome.cell(row, name).mean is None:
+                return named, f"{row} in {name} has no value"
+    return named, ""
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A claim with the columns and scores that it is tested on."""
+
+    claim: Claim
+    columns: Sequence[str]
+    outcome: Outcome
+    show: Show
+
+    def pairs(self) -> Iterator[tuple[CellScore, CellScore]]:
+        """The two rows of the claim in every column."""
+        for column in self.columns:
+            above, below = self.claim.above, self.claim.below
+            yield self.outcome.cell(above, column), self.outcome.cell(below, column)
+
+    def cells(self) -> list[CellScore]:
+        """The row of the claim in every column."""
+        return [self.outcome.cell(self.claim.above, column) for column in self.columns]
+
+    def gaps(self) -> Iterator[tuple[float, float | None, str]]:
+        """In every column the difference of the two rows, its spread, and both as text."""
+        for first, second in self.pairs():
+            usual = self.outcome.reference(first.column).values
+            difference, apart = gap(first.by_seed(), second.by_seed(), usual)
+            means = f"{self.show(_mean(first))} against {self.show(_mean(second))}"
+            sign = "+" if difference >= 0 else "-"
+            text = f"{first.column}: {means}, {sign}{self.show(abs(difference))} by seed"
+            text += "" if apart is None else f" (spread {self.show(apart)})"
+            yield difference, apart, text
+
+    def test_alone(self, cell: CellScore, passed: bool) -> _Test:
+        """The test of a cell that stands alone."""
+        return _Test(passed, f"{cell.column}: {self.show(_mean(cell))}", self.is_sure(cell))
+
+    def is_sure(self, cell: CellScore) -> bool:
+        """Return whether a spread is known: the row's own, or the reference's."""
+        return spread(cell.values, self.outcome.reference(cell.column).values) is not None
+
+
+def _check_above(case: _Case) -> Iterator[_Test]:
+    """Above by more than the margin, and by more than the spread."""
+    for difference, apart, text in case.gaps():
+        passed = difference > max(case.claim.margin, apart or 0.0)
+        yield _Test(passed, text, apart is not None)
+
+
+def _check_closer(case: _Case) -> Iterator[_Test]:
+    """No further apart than the margin."""
+    for difference, apart, text in case.gaps():
+        yield _Test(abs(difference) <= case.claim.margin, text, apart is not None)
+
+
+def _check_not_above(case: _Case) -> Iterator[_Test]:
+    """Below, level, or above by no more than the margin."""
+    for difference, apart, text in case.gaps():
+        yield _Test(difference <= case.claim.margin, text, apart is not None)
+
+
+def _check_gap_shrinks(case: _Case) -> Iterator[_Test]:
+    """Every column's difference is below that of the column before."""
+    last = math.inf
+    for difference, apart, text in case.gaps():
+        yield _Test(difference < last + case.claim.margin, text, apart is not None)
+        last = difference
+
+
+def _check_times(case: _Case) -> Iterator[_Test]:
+    """At least `margin` times as much."""
+    counted = case.outcome.study.recipe.measure == "cost"  # nothing is drawn there
+    for first, second in case.pairs():
+        ours, theirs = _mean(first), _mean(second)
+        ratio = ours / theirs if theirs else math.inf
+        times = f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
+        text = f"{first.column}: {case.show(ours)} against {case.show(theirs)}, {times}"
+        passed = ours * (1 + _ROUNDING) >= case.claim.margin * theirs
+        yield _Test(passed, text, counted or case.is_sure(first))
+
+
+def _check_falls(case: _Case) -> Iterator[_Test]:
+    """The curve ends below its highest point, by more than the margin."""
+    for cell in case.cells():
+        (round, best), (_, end) = max(cell.curve, key=lambda point: point[1]), cell.curve[-1]
+        text = f"{cell.column}: {case.show(end)} at the end, {case.show(best)} after round {round}"
+        yield _Test(best - end > case.claim.margin, text, case.is_sure(cell))
+
+
+def _check_monotone(case: _Case) -> Iterator[_Test]:
+    """Every column's value is beyond that of the column before."""
+    sign = 1.0 if case.claim.direction == "up" else -1.0
+    cells = case.cells()
+    yield case.test_alone(cells[0], passed=True)
+    for before, cell in pairwise(cells):
+        passed = sign * (_mean(cell) - _mean(before)) > -case.claim.margin
+        yield case.test_alone(cell, passed)
+
+
+def _check_peak(case: _Case) -> Iterator[_Test]:
+    """No column's value is above that of the column `at`."""
+    top = _mean(case.outcome.cell(case.claim.above, case.claim.at))
+    for cell in case.cells():
+        yield case.test_alone(cell, _mean(cell) <= top + case.claim.margin)
+
+
+def _check_faster(case: _Case) -> Iterator[_Test]:
+    """Fewer rounds to the target, beyond the spread."""
+    for first, second in case.pairs():
+        usual = case.outcome.reference(first.column)
+        ours, theirs, others = (_rounds_by_seed(case.outcome, c) for c in (first, second, usual))
+        fewer, apart = gap(theirs, ours, list(others.values()))
+        rounds = f"{format_rounds(first)} against {format_rounds(second)} rounds"
+        yield _Test(fewer > (apart or 0.0), f"{first.column}: {rounds}", apart is not None)
+
+
+_CHECKS = {
+    "above": _check_above,
+    "not-above": _check_not_above,
+    "faster": _check_faster,
+    "closer": _check_closer,
+    "monotone": _check_monotone,
+    "peak": _check_peak,
+    "gap-shrinks": _check_gap_shrinks,
+    "falls": _check_falls,
+    "times": _check_times,
+}
+
+
+def _find_unreached(case: _Case) -> str:
+    """Name a column in which neither row reached the target."""
+    for first, second in case.pairs():
+        if all(rounds is None for rounds in (*first.rounds, *second.rounds)):
+            return f"{first.column}: neither reached the target"
+    return ""
+
+
+def _rounds_by_seed(outcome: Outcome, cell: CellScore) -> dict[int, float]:
+    """Rounds to the target; of the reference to its own accuracy one value, as it is set."""
+    recipe, scale = outcome.study.recipe, outcome.study.scale
+    column = next((c for c in recipe.columns if c.name == cell.column), None)
+    target = recipe.scales[scale].target or (column.target if column else None)
+    rounds = cell.by_seed(cell.counted_rounds)
+    if cell.row == recipe.reference and target == "reference":
+        return dict(list(rounds.items())[:1])
+    return rounds
+
+
+def format_rounds(cell: CellScore) -> str:
+    """Format the mean number of rounds to the target, and how many seeds never reached it."""
+    reached = [rounds for rounds in cell.rounds if rounds is not None]
+    if not reached:
+        return f">{cell.length}" if cell.rounds else NONE
+    never = len(cell.rounds) - len(reached)
+    mean = f"{statistics.fmean(reached):.1f}".removesuffix(".0")
+    return f"{mean} ({never} of {len(cell.rounds)} never)" if never else mean
+
+
+def _mean(cell: CellScore) -> float:
+    assert cell.mean is not None  # `_find_columns` looked for missing values
+    return cell.mean
