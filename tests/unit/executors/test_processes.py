@@ -221,26 +221,36 @@ def test_a_failure_of_the_clients_own_work_is_not_tried_again(office: Office) ->
     assert len(office.asked) == len(office.workers) == 1
 
 
-def test_a_task_that_is_done_again_runs_alone(office: Office) -> None:
-    lock, both, running, alone = threading.Lock(), threading.Barrier(2), 0, []
+def test_a_task_that_is_done_again_waits_until_it_is_alone(office: Office) -> None:
+    busy, settled, running, seen = threading.Event(), threading.Event(), set(), []
+
+    class Told(threading.Condition):
+        """Tells when somebody has to wait."""
+
+        def wait_for(self, predicate: Any, timeout: float | None = None) -> Any:
+            if not predicate():
+                settled.set()
+            return super().wait_for(predicate, timeout)
 
     def watch(worker: Scripted, task: Task) -> Reply:
-        nonlocal running
-        with lock:
-            running += 1
-        again = [asked.client for asked in office.asked].count(1) == 2
-        if task.client == 2 or (task.client == 1 and not again):
-            both.wait()  # the other worker is busy when this one dies
-        if task.client == 1 and again:
-            alone.append(running)
-        with lock:
-            running -= 1
-        return die(worker, task) if task.client == 1 and not again else Reply(task.client)
+        running.add(task.client)
+        if task.client == 2:
+            busy.set()
+            settled.wait()  # until the other one waits for us, or does not
+        elif worker in office.workers[:2]:
+            busy.wait()
+            return die(worker, task)
+        else:
+            seen.append(set(running))
+            settled.set()
+        running.discard(task.client)
+        return Reply(task.client)
 
     office.script = watch
-    order = [1, 2, *[0] * 20]
-    assert clients(make(2).run(map(task, order))) == order
-    assert alone == [1]
+    executor = make(2)
+    executor._gate._condition = Told()
+    assert clients(executor.run(map(task, [1, 2]))) == [1, 2]
+    assert seen == [{1}]
 
 
 def test_a_client_without_an_answer_in_time_is_late_and_its_worker_replaced(
