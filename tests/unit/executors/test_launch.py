@@ -231,26 +231,6 @@ def test_when_the_fork_server_was_killed_its_workers_are_still_ended_and_the_nex
     assert fresh.returncode == -9
 
 
-def test_a_lost_status_is_reported_as_unknown(
-    toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = launch.Child._update_status
-
-    def forgetful(child: launch.Child, block: bool) -> None:
-        real(child, block)
-        child.returncode = None
-
-    monkeypatch.setattr(launch.Child, "_update_status", forgetful)
-    changes: dict[str, Any] = {
-        "run": {"rounds": 1},
-        "method": {"name": "toy_methods:Faulty", "fault": "die", "clients": [2]},
-        "executor": {"kind": "processes", "workers": 2},
-    }
-    toy.run(toy_data, tmp_path / "run", **changes)
-    (line,) = toy.trace(tmp_path / "run")
-    assert line["lost"] == {"2": "lost: its worker died 3 times (last exit status unknown)"}
-
-
 def test_a_fork_of_the_main_process_leaves_its_fork_server_alone(
     start: Callable[[], launch.Child],
 ) -> None:
