@@ -76,10 +76,10 @@ static inline __attribute__((always_inline)) void NAME(finish)(
 #define FINISH(o) NAME(finish)(layer, place + (o) * plane, a##o, b##o, c##o, d##o);
 
 #define FORWARD(BLOCK)                                                                            \
-    static void NAME(forward_##BLOCK)(const struct NAME(pass) *layer, ptrdiff_t first,           \
-                                      const REAL *packed)                                        \
+    static void NAME(forward_##BLOCK)(const struct NAME(pass) *layer, ptrdiff_t first,            \
+                                      const REAL *packed)                                         \
     {                                                                                             \
-        const ptrdiff_t k = layer->k, step = layer->lanes, row = layer->width * step;           \
+        const ptrdiff_t k = layer->k, step = layer->lanes, row = layer->width * step;             \
         const ptrdiff_t plane = layer->rows * layer->columns * layer->lanes;                      \
         for (ptrdiff_t i = 0; i < layer->rows; i++)                                               \
             for (ptrdiff_t j = 0; j < layer->columns; j++)                                        \

@@ -13,7 +13,7 @@
 /* Sums for TAPS neighbouring columns of the weights and BLOCK outputs, kept in registers over two
  * rows of g: (row, column, output, lane). They are loaded from and stored to (tap, output, lane). */
 #define WEIGHTS(TAPS, BLOCK)                                                                       \
-    static void NAME(weights_##TAPS##_##BLOCK)(const REAL *x, ptrdiff_t x_row, const REAL *g,     \
+    static void NAME(weights_##TAPS##_##BLOCK)(const REAL *x, ptrdiff_t x_row, const REAL *g,      \
                                                ptrdiff_t lanes, ptrdiff_t columns, REAL *sums,     \
                                                ptrdiff_t outputs)                                  \
     {                                                                                              \

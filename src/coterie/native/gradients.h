@@ -30,13 +30,13 @@
                         DO                                                                         \
                     }
 /* And this for every weight that takes part in it. */
-#define EACH_TAP(DO)                                                                               \
-    for (ptrdiff_t c = 0; c < s.channels; c++)                                                     \
-        for (ptrdiff_t u = 0; u < s.k; u++)                                                        \
-            for (ptrdiff_t v = 0; v < s.k; v++) {                                                  \
-                const ptrdiff_t tap = ((o * s.channels + c) * s.k + u) * s.k + v;                  \
+#define EACH_TAP(DO)                                                                                  \
+    for (ptrdiff_t c = 0; c < s.channels; c++)                                                        \
+        for (ptrdiff_t u = 0; u < s.k; u++)                                                           \
+            for (ptrdiff_t v = 0; v < s.k; v++) {                                                     \
+                const ptrdiff_t tap = ((o * s.channels + c) * s.k + u) * s.k + v;                     \
                 const ptrdiff_t at = ((c * s.height + row + u) * s.width + column + v) * s.lanes + n; \
-                DO                                                                                 \
+                DO                                                                                    \
             }
 
 int NAME(weight_gradient)(const REAL *x, const REAL *gradient, const uint8_t *chosen, REAL *weight,

@@ -67,9 +67,9 @@ typedef uint8_t NAME(tile) __attribute__((vector_size(TILE), aligned(1), may_ali
                             from + 6, from + 22, from + 7, from + 23)
 #else
 #define REVERSED(a) __builtin_shuffle(a, (NAME(tile)){15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0})
-#define INTERLEAVE(a, b, from)                                                                    \
+#define INTERLEAVE(a, b, from)                                                                      \
     __builtin_shuffle(a, b, (NAME(tile)){from, from + 16, from + 1, from + 17, from + 2, from + 18, \
-                                         from + 3, from + 19, from + 4, from + 20, from + 5,      \
+                                         from + 3, from + 19, from + 4, from + 20, from + 5,        \
                                          from + 21, from + 6, from + 22, from + 7, from + 23})
 #endif
 

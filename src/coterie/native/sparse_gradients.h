@@ -103,10 +103,10 @@ static void NAME(note_places)(const REAL *gradient, const uint8_t *chosen,
     }
 #define TAKE_3(o) TAKE(o, 0, 1) TAKE(o, 1, 2) TAKE(o, 2, 3)
 #define TAKE_5(o) TAKE_3(o) TAKE(o, 3, 4) TAKE(o, 4, 5)
-#define SPARSE_OUTPUT(o, K)                                       \
+#define SPARSE_OUTPUT(o, K)                                     \
     {                                                           \
         const ptrdiff_t noted = ((o) * vectors + n);            \
-        const BITS a = low[noted], b = right[noted];      \
+        const BITS a = low[noted], b = right[noted];            \
         const VECTOR g = LOAD(gradient + noted * WIDTH);        \
         VECTOR here = CHOSEN(0);                                \
         TAKE_##K(o)                                             \
@@ -115,15 +115,15 @@ static void NAME(note_places)(const REAL *gradient, const uint8_t *chosen,
 #define OUTPUTS_2(K) OUTPUTS_1(K) SPARSE_OUTPUT(1, K)
 #define OUTPUTS_3(K) OUTPUTS_2(K) SPARSE_OUTPUT(2, K)
 
-#define SPARSE_WEIGHTS(K, K1, BLOCK)                                                                 \
-    static void NAME(sparse_weights_##K##_##BLOCK)(                                                  \
+#define SPARSE_WEIGHTS(K, K1, BLOCK)                                                               \
+    static void NAME(sparse_weights_##K##_##BLOCK)(                                                \
         const REAL *from, ptrdiff_t x_row, const struct NAME(places) *places, ptrdiff_t lanes,     \
         ptrdiff_t columns, REAL *sums, ptrdiff_t outputs)                                          \
     {                                                                                              \
         const ptrdiff_t vectors = lanes / WIDTH, each = BLOCK * vectors;                           \
-        const BITS *low = places->low, *right = places->right;                               \
+        const BITS *low = places->low, *right = places->right;                                     \
         const REAL *gradient = places->g;                                                          \
-        EACH_##K(SPARSE_##BLOCK)                                                                     \
+        EACH_##K(SPARSE_##BLOCK)                                                                   \
         for (ptrdiff_t j = 0; j < columns; j++) {                                                  \
             for (ptrdiff_t n = 0; n < vectors; n++) {                                              \
                 const REAL *x = from + n * WIDTH;                                                  \
@@ -197,8 +197,8 @@ static int NAME(sparse_weight_gradient)(const REAL *x, const REAL *gradient, con
         STORE(to, LOAD(to) + d0##r);                                \
         STORE(to + lanes, LOAD(to + lanes) + d1##r);                \
     }
-#define SPARSE_INPUT(K, K1)                                                                          \
-    static void NAME(sparse_input_##K)(const struct NAME(places) *places, ptrdiff_t at,              \
+#define SPARSE_INPUT(K, K1)                                                                        \
+    static void NAME(sparse_input_##K)(const struct NAME(places) *places, ptrdiff_t at,            \
                                      ptrdiff_t vectors, ptrdiff_t outputs, const REAL *w,          \
                                      REAL *x, ptrdiff_t x_row, ptrdiff_t lanes)                    \
     {                                                                                              \
@@ -206,7 +206,7 @@ static int NAME(sparse_weight_gradient)(const REAL *x, const REAL *gradient, con
         const VECTOR none = {0};                                                                   \
         EACH_##K1(PATCH)                                                                           \
         for (ptrdiff_t o = 0; o < outputs; o++, at += vectors, w += K * wide - 1) {                \
-            const BITS a = places->low[at], b = places->right[at];                           \
+            const BITS a = places->low[at], b = places->right[at];                                 \
             const VECTOR g = LOAD(places->g + at * WIDTH);                                         \
             COLUMN_##K(0) w++;                                                                     \
             COLUMN_##K(1)                                                                          \
