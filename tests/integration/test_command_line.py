@@ -230,7 +230,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     def fail(*arguments: object, **options: object) -> None:
         raise DataError("the file x is broken")
 
-    monkeypatch.setattr("coterie.cli.doctor._agreement", fail)
+    monkeypatch.setattr("coterie.cli.doctor._check_agreement", fail)
     monkeypatch.setattr("coterie.experiment.run.execute", fail)
     return {
         "run": ["digits/fedavg"],
@@ -365,7 +365,7 @@ def test_python_may_pass_a_table_or_a_dotted_key(config: Path, tmp_path: Path) -
     assert changed.experiment.config.run.seed == 9
     assert changed.metrics == changed.history[-1].metrics
     assert changed.encoder() is not None
-    with pytest.raises(ConfigError, match=r"must be a table or a key like 'local\.lr'"):
+    with pytest.raises(ConfigError, match=r"there is no table .lr.; did you mean local\.lr"):
         coterie.run(config, out=tmp_path / "b", lr=0.1)
 
 
