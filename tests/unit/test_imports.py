@@ -9,7 +9,6 @@ import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -53,13 +52,6 @@ ROOMS: dict[str, tuple[str, ...]] = {
 }
 LONGEST_FILE = 400
 LONGEST_FUNCTION_OF_A_METHOD = 40
-
-# Offenders that are still allowed, by the name of the rule's test; `*` stands for anything.
-NOT_YET: dict[str, tuple[str, ...]] = {
-    "test_no_class_name_stands_twice_in_the_package": (
-        *("Cell: *", "Cost: *", "Outcome: *", "Plan: *", "Row: *", "Entry: *", "Partition: *"),
-    ),
-}
 
 # `data.unpickle` alone reads pickles that others published, with a reader that imports no name
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve"}
@@ -114,11 +106,9 @@ def calls(module: str) -> Iterator[tuple[str, ast.Call]]:
 
 
 def assert_none(offenders: Iterable[str]) -> None:
-    """Fail with all offenders that `NOT_YET` does not allow to the test that calls."""
-    rule = inspect.stack()[1].function
-    allowed = NOT_YET.get(rule, ())
-    new = [line for line in offenders if not any(fnmatchcase(line, entry) for entry in allowed)]
-    assert not new, "\n".join(["", *sorted(new)])
+    """Fail with a list of all offenders."""
+    listed = sorted(offenders)
+    assert not listed, "\n".join(["", *listed])
 
 
 def test_a_module_imports_only_from_the_rooms_below_it() -> None:
