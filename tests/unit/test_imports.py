@@ -48,7 +48,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "reproduce",
     ),
     "__main__": ("cli",),
-    ROOT: ("core", "kit", "experiment"),
+    ROOT: ("core", "kit", "engine.record", "experiment"),
 }
 LONGEST_FILE = 400
 LONGEST_FUNCTION_OF_A_METHOD = 40
