@@ -19,7 +19,7 @@ Refused = Callable[..., str]
 OVERRIDES: dict[str, tuple[str, ...]] = {
     # tables and keys, with the nearest spelling
     "rnu.seed=3": ("no table 'rnu'", "did you mean 'run'?"),
-    ".seed=3": ("no table ''",),
+    ".seed=3": ("'.seed=3'", "table.key=value"),
     "run.=3": ("'run.=3'", "table.key=value"),
     "run.seed": ("'run.seed'", "table.key=value"),
     "digits/fedavgm": ("'digits/fedavgm'", "table.key=value"),
@@ -165,7 +165,7 @@ COMMANDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "no such config": (["run", "digits/fedvag"], ("'digits/fedvag'", "'digits/fedavg'?")),
     "no such file": (["run", "mine.toml"], ("no configuration 'mine.toml'", "configs")),
     "a directory": (["run", "/tmp"], ("no configuration '/tmp'",)),
-    "a form": (["run", "seed=3"], ("'seed=3'", "table.key=value")),
+    "a form": (["run", "epochs=3"], ("no table 'epochs'", "did you mean local.epochs?")),
     "resume": (["run", "--resume"], ("--resume needs --out",)),
     "option": (["run", "--rusume"], ("--rusume",)),
     "no value": (["run", "--out"], ("--out", "requires an argument")),

@@ -69,7 +69,7 @@ def test_another_key_stands_before_the_names() -> None:
 def test_the_user_is_warned_once(
     toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(geometry, "COLLAPSED", 100.0)
+    monkeypatch.setattr(geometry.self_supervised, "COLLAPSED", 100.0)
     notes: list[str] = []
 
     def record(event: Event) -> None:
