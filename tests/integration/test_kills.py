@@ -52,9 +52,8 @@ def test_a_signal_ends_a_run_with_130_no_orphan_and_a_way_back(
     process.send_signal(number)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert (
-        said == f"coterie: interrupted; go on with: coterie run --out {tmp_path / 'run'} --resume\n"
-    )
+    again = f"coterie run --out {tmp_path / 'run'} --resume"
+    assert said == f"coterie: interrupted; resume with: {again}\n"
     assert kills.gone(started, seconds=60.0)
     assert len(toy.trace(tmp_path / "run")) >= 4  # what was finished is committed
     assert kills.start(config, tmp_path / "run").wait(120) == 0

@@ -15,7 +15,7 @@ import pytest
 import toy
 from coterie.cli.main import main
 from coterie.core.errors import ConfigError
-from coterie.engine.rundir import RunLock
+from coterie.engine.rundir import lock_folder
 from coterie.experiment.config import resolve
 
 Pipe = tuple[int, int]
@@ -26,11 +26,11 @@ CONTEND = """
 import sys
 from pathlib import Path
 from coterie.core.errors import ConfigError
-from coterie.engine.rundir import RunLock
+from coterie.engine.rundir import lock_folder
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    with RunLock(Path(sys.argv[1])):
+    with lock_folder(Path(sys.argv[1])):
         print("won", flush=True)
         sys.stdin.read()
 except ConfigError as error:
@@ -79,7 +79,7 @@ def test_of_four_processes_exactly_one_wins_ten_times(tmp_path: Path) -> None:
             os.close(end[1])
             os.read(start[0], 1)  # ends for all when the parent closes its side
             try:
-                with RunLock(folder):
+                with lock_folder(folder):
                     os.write(answers[1], f"{os.getpid()} won\n".encode())
                     os.read(end[0], 1)
             except ConfigError as error:
@@ -111,7 +111,7 @@ def test_a_lock_left_by_kill_does_not_block(tmp_path: Path) -> None:
         process.communicate()
         assert process.returncode == -signal.SIGKILL
         assert f"process {process.pid} on" in (tmp_path / ".lock").read_text()
-    with RunLock(tmp_path):
+    with lock_folder(tmp_path):
         assert f"process {os.getpid()} on" in (tmp_path / ".lock").read_text()
 
 
@@ -131,7 +131,7 @@ def test_a_holder_that_has_not_yet_written_its_name_is_waited_for(
                 file.flush()
 
         monkeypatch.setattr("coterie.engine.rundir.time.sleep", pause)
-        with pytest.raises(ConfigError, match="in use by process 7 on here"), RunLock(tmp_path):
+        with pytest.raises(ConfigError, match="in use by process 7 on here"), lock_folder(tmp_path):
             pass
     assert pauses == 3
 
@@ -166,5 +166,5 @@ def test_of_two_commands_the_second_exits_with_2_and_leaves_the_first_alone(
         first.wait()
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    with RunLock(folder):
+    with lock_folder(folder):
         pass

@@ -167,8 +167,8 @@ def test_the_bytes_of_evaluation(toy_data: Path, tmp_path: Path, short: None) ->
 
 
 def test_without_test_samples_there_is_no_result() -> None:
-    server = Bundle({"head": {}, "found": {"labels": torch.tensor(5)}})
-    replies = iter([Reply(0, Bundle({"moments": {}, "found": zeros()}), 5)])
+    server = Bundle({"head": {}, "counts": {"labels": torch.tensor(5)}})
+    replies = iter([Reply(0, Bundle({"moments": {}, "counts": zeros()}), 5)])
     context: Any = Context()
     server = CCVR().server_update(context, server, replies)
     assert np.isnan(CCVR().finish(context, server)["ccvr"])
@@ -193,7 +193,7 @@ def test_no_class_with_two_samples_leaves_the_classifier_at_zero() -> None:
 
     def replies() -> Iterator[Reply]:
         for k, (h, y) in enumerate(clients):
-            yield Reply(k, Bundle({"moments": moments(h, y, CLASSES), "found": {}}), len(y))
+            yield Reply(k, Bundle({"moments": moments(h, y, CLASSES), "counts": {}}), len(y))
 
     server = CCVR().server_update(Context(), Bundle(), replies())
     assert not server["head"]["weight"].any() and server["head"]["weight"].shape == (4, WIDTH)

@@ -1,1 +1,1 @@
-"""How a round runs: the loop knows its order, a site does the clients' work, a store keeps it."""
+"""Running rounds: the loop orders them, sites do the clients' work, stores save the states."""

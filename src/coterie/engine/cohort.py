@@ -23,7 +23,7 @@ class Invited:
 
     @property
     def asked(self) -> list[ClientId]:
-        """Those who get a task: all but the clients that are lost before the round."""
+        """The clients that get a task: all but those that are lost before the round."""
         return [client for client in self.clients if self.lost.get(client) != "before"]
 
 
@@ -36,20 +36,20 @@ def list_clients(shares: Partition) -> list[ClientInfo]:
 
 
 def count_invited(clients: int, stage: Stage, fraction: float) -> int:
-    """How many clients a round of a stage invites: `max(1, int(N * fraction))`, all, or none."""
+    """Count the clients that a round invites: `max(1, int(N * fraction))`, all, or none."""
     if stage.cohort == "none":
         return 0
     return clients if stage.cohort == "all" else max(1, int(clients * fraction + _TINY))
 
 
 def count_asked(clients: int, stage: Stage, fraction: float) -> int:
-    """How many clients a round of a stage asks: the invited ones less the stage's own `drop`."""
+    """Count the clients that a round asks: the invited ones less the stage's own `drop`."""
     invited = count_invited(clients, stage, fraction)
     return invited - int(invited * stage.drop + _TINY)
 
 
 def largest_first(clients: Iterable[ClientInfo]) -> list[ClientId]:
-    """Clients by number of training samples, ties by id."""
+    """Sort clients by number of training samples, ties by id."""
     return [info.id for info in sorted(clients, key=lambda info: (-info.examples, info.id))]
 
 
@@ -69,7 +69,7 @@ def invite(
 def draw_dropouts(
     ids: Sequence[ClientId], stage: Stage, cohort: Cohort, seed: int, round: int
 ) -> dict[ClientId, When]:
-    """Who is lost, and when. Each client has a draw of its own, whoever else is invited."""
+    """Draw who is lost, and when; each client's draw does not depend on who else is invited."""
     lost: dict[ClientId, When] = {}
     for client in ids if cohort.drop_before or cohort.drop_after else ():
         before, after = seeds.generator(seed, "dropouts", round, client).random(2)

@@ -1,4 +1,4 @@
-"""`embedding.npz`: the representations of some training samples by the final model.
+"""`embedding.npz`: representations of a sample of the training data by the final model.
 
 features    (n, d)  h, before the projector
 projection  (n, e)  z, after it; equal to h if there is no projector
@@ -22,6 +22,7 @@ from coterie.kit.networks import Frozen
 
 EMBEDDING = "embedding.npz"
 _BATCH = 256
+Samples = Mapping[ClientId, tuple[Shard, np.ndarray]]  # with their indices in the training set
 
 
 def draw(train: Mapping[ClientId, np.ndarray], count: int, seed: int) -> dict[ClientId, np.ndarray]:
@@ -33,22 +34,15 @@ def draw(train: Mapping[ClientId, np.ndarray], count: int, seed: int) -> dict[Cl
     return {client: np.sort(own) for client, own in drawn.items() if len(own)}
 
 
-def write(
-    path: Path,
-    net: Frozen,
-    shards: Mapping[ClientId, Shard],
-    rows: Mapping[ClientId, np.ndarray],
-    labels: np.ndarray,
-    seed: int,
-) -> None:
+def write(path: Path, net: Frozen, samples: Samples, labels: np.ndarray, seed: int) -> None:
     """Encode the samples of every client's shard, with the client's own shift, and write the file.
 
     Batches are shuffled across clients: BatchNorm may use the statistics of a batch, and those of
     a single client's samples would be biased.
     """
-    x = torch.cat([batch.x for shard in shards.values() for batch in shard.sweep()])
-    index = np.concatenate([rows[client] for client in shards])
-    clients = np.concatenate([np.full(len(rows[client]), client) for client in shards])
+    x = torch.cat([batch.x for shard, _ in samples.values() for batch in shard.sweep()])
+    index = np.concatenate([rows for _, rows in samples.values()])
+    clients = np.concatenate([np.full(len(rows), c) for c, (_, rows) in samples.items()])
     order = seeds.generator(seed, "embedding/order").permutation(len(index))
     shuffled = x[torch.from_numpy(order)]
     batches = [net(shuffled[start : start + _BATCH]) for start in range(0, len(order), _BATCH)]

@@ -21,7 +21,7 @@ from coterie.kit.stages import plan_rounds
 
 @dataclass
 class Measured:
-    """The metrics of an evaluation, and the bytes it took."""
+    """The metrics of an evaluation, and the bytes that were sent for it."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     bytes_up: int = 0
@@ -45,14 +45,15 @@ class Evaluation:
     def measure(
         self, player: Player, round: Round, server: ServerState, attempt: Attempt
     ) -> Measured:
-        """Run every evaluator on the model as it stands after a round."""
-        result, parts, recorders = Measured(), player.parts, player.recorders
-        if parts.method.model(server) is not None:
-            result.metrics.update(self._on_server(player, round, server))
-        self._on_clients(player, round, server, attempt, result)
+        """Run every evaluator on the model as it is after a round."""
+        parts, recorders = player.parts, player.recorders
+        evaluating = _Evaluating(player, round, server, attempt)
+        evaluating.on_server(self.data, self.holdout)
+        evaluating.on_clients()
         for name, program in parts.programs.items():
             if parts.due(name, round):
-                self._federated(name, program, player, round, server, attempt, result)
+                evaluating.run_program(name, program)
+        result = evaluating.result
         if self.settings.targets and self.settings.metric not in result.metrics:
             known = ", ".join(result.metrics)
             recorders.note(
@@ -68,131 +69,117 @@ class Evaluation:
                 recorders.note(f"round {round.index + 1}: {text}")
         return result
 
-    def _on_server(self, player: Player, round: Round, server: ServerState) -> Mapping[str, float]:
-        parts = player.parts
-        chosen = [
-            evaluator
-            for name, evaluator in parts.evaluators.items()
-            if evaluator.where == "server" and parts.due(name, round)
-        ]
-        if not chosen:
-            return {}
-        net = parts.nets(METHOD).frozen_on_server("model", parts.global_model(server))
-        seed = seeds.derive(parts.spec.seed, "evaluate")
-        metrics: dict[str, float] = {}
-        with parts.kernels(), seeds.scoped(round.torch_seed()):
-            for evaluator in chosen:
-                metrics.update(evaluator(net, self.data, seed))
-            if self.holdout is not None:
-                for evaluator in chosen:
-                    apart = evaluator(net, self.holdout, seed)
-                    metrics.update({f"holdout_{name}": value for name, value in apart.items()})
-        parts.nets(METHOD).release()
-        return metrics
 
-    def _on_clients(
-        self,
-        player: Player,
-        round: Round,
-        server: ServerState,
-        attempt: Attempt,
-        result: Measured,
-    ) -> None:
-        parts, alone = player.parts, player.parts.method.model(server) is None
+@dataclass(frozen=True)
+class _Evaluating:
+    """One evaluation: the model after a round, and what has been measured on it so far."""
+
+    player: Player
+    round: Round
+    server: ServerState
+    attempt: Attempt
+    result: Measured = field(default_factory=Measured)
+
+    def on_server(self, data: Shard, holdout: Shard | None) -> None:
+        """Run the evaluators of the server on the global model, if there is one."""
+        parts, nets = self.player.parts, self.player.parts.nets(METHOD)
+        weights = parts.method.model(self.server)
+        chosen = [e for e in parts.due_evaluators(self.round).values() if e.where == "server"]
+        if weights is None or not chosen:
+            return
+        net = nets.frozen_on_server("model", weights)
+        seed, metrics = seeds.derive(parts.spec.seed, "evaluate"), self.result.metrics
+        with parts.kernels(), seeds.scoped(self.round.torch_seed()):
+            for evaluator in chosen:
+                metrics.update(evaluator(net, data, seed))
+            if holdout is not None:
+                for evaluator in chosen:
+                    measured = evaluator(net, holdout, seed)
+                    metrics.update({f"holdout_{name}": value for name, value in measured.items()})
+        nets.release()
+
+    def on_clients(self) -> None:
+        """Run the evaluators of clients; without a global model, those of the server too."""
+        parts = self.player.parts
+        alone = parts.method.model(self.server) is None
         chosen = {
             name: evaluator
-            for name, evaluator in parts.evaluators.items()
-            if (alone or evaluator.where == "client") and parts.due(name, round)
+            for name, evaluator in parts.due_evaluators(self.round).items()
+            if alone or evaluator.where == "client"
         }
-        asked = [info for info in player.executor.clients() if alone or info.tests > 0]
+        asked = [info for info in self.player.executor.clients() if alone or info.tests > 0]
         if not chosen or not asked:
             return
-        down, clients = evaluation_payload(parts, server, round), largest_first(asked)
+        down = evaluation_payload(parts, self.server, self.round)
         scores: dict[str, dict[ClientId, dict[str, float]]] = {name: {} for name in chosen}
-        for reply in _answers(player, clients, down, round, attempt, result):
+        for reply in self._ask(largest_first(asked), down):
             for key, value in reply.metrics.items():
                 name, _, metric = key.partition("/")
                 scores[name].setdefault(reply.client, {})[metric] = value
         for name, evaluator in chosen.items():
             if scores[name]:
                 in_order = dict(sorted(scores[name].items()))
-                over = evaluator.summarise if evaluator.where == "client" else _over_models
-                result.metrics.update(over(in_order))
+                summarise = evaluator.summarise if evaluator.where == "client" else _over_models
+                self.result.metrics.update(summarise(in_order))
 
-    def _federated(
-        self,
-        name: str,
-        program: FederatedEvaluator,
-        player: Player,
-        round: Round,
-        server: ServerState,
-        attempt: Attempt,
-        result: Measured,
-    ) -> None:
+    def run_program(self, name: str, program: FederatedEvaluator) -> None:
         """Play the rounds of an evaluator that is a federated program."""
-        parts, clients = player.parts, player.executor.clients()
-        invited, weights = largest_first(clients), parts.method.model(server)
-        if program.has_begin():
-            down = Bundle({"evaluated": weights}) if weights is not None else Bundle()
-            if program.own_models or weights is None:
-                down = evaluation_payload(parts, server, round)
-            began = _answers(player, invited, down, round, attempt, result, name)
-            invited = [reply.client for reply in began]
+        parts, clients = self.player.parts, self.player.executor.clients()
+        invited, weights = largest_first(clients), parts.method.model(self.server)
+        if not program.has_begin():
+            weights = parts.global_model(self.server)
         else:
-            weights = parts.global_model(server)
+            if program.own_models or weights is None:
+                down = evaluation_payload(parts, self.server, self.round)
+            else:
+                down = Bundle({"evaluated": weights})
+            invited = [reply.client for reply in self._ask(invited, down, name)]
         state = program.start(parts.nets(name), weights or {})
-        seed = seeds.derive(parts.spec.seed, f"program/{name}", round.index)
-        cohort, inside = Invited(tuple(invited)), player.for_evaluators()
+        seed = seeds.derive(parts.spec.seed, f"program/{name}", self.round.index)
+        cohort, player = Invited(tuple(invited)), self.player.for_evaluators()
         for stage, step in plan_rounds(parts.stages(name), len(clients), seed):
-            played = inside.round(name, stage, step, state, cohort, attempt)
-            result.bytes_up += played.replies.bytes_up
-            result.bytes_down += played.replies.bytes_down
+            played = player.round(name, stage, step, state, cohort, self.attempt)
+            self.result.bytes_up += played.replies.bytes_up
+            self.result.bytes_down += played.replies.bytes_down
             if played.server is None or not played.replies.valid:
                 problem = played.replies.first_problem()
                 raise RunFailed(f"the evaluator {name!r} got no answer: {problem}")
             state = played.server
         with parts.kernels(), seeds.scoped(step.torch_seed()):
-            result.metrics.update(program.finish(inside.context(name, stage, step), state))
+            metrics = program.finish(player.context(name, stage, step), state)
+        self.result.metrics.update(metrics)
         parts.nets(name).release()
 
-
-def _answers(
-    player: Player,
-    clients: Sequence[ClientId],
-    down: Payload,
-    round: Round,
-    attempt: Attempt,
-    result: Measured,
-    program: str = METHOD,
-) -> Iterator[Reply]:
-    """Pass on the replies of clients that could be evaluated; the others leave a note."""
-    replies = player.ask("evaluate", clients, down, round, attempt, program)
-    for done, reply in enumerate(replies, start=1):
-        result.bytes_down += down.nbytes()
-        if reply.error is not None:
-            if reply.error.kind == "disk":
-                raise CheckpointError(reply.error.reason)
-            text = f"client {reply.client} was not evaluated: {reply.error.reason}"
-            player.recorders.note(text, trace=reply.error.trace)
-            continue
-        yield reply
-        event = ClientEvent(round.index, round.total, done, len(clients), "testing")
-        player.recorders.emit(event)
+    def _ask(
+        self, clients: Sequence[ClientId], down: Payload, program: str = METHOD
+    ) -> Iterator[Reply]:
+        """Yield the replies of clients that could be evaluated; the others leave a note."""
+        round, recorders = self.round, self.player.recorders
+        replies = self.player.ask("evaluate", clients, down, round, self.attempt, program)
+        for done, reply in enumerate(replies, start=1):
+            self.result.bytes_down += down.nbytes()
+            if reply.error is not None:
+                if reply.error.kind == "disk":
+                    raise CheckpointError(reply.error.reason)
+                text = f"client {reply.client} was not evaluated: {reply.error.reason}"
+                recorders.note(text, trace=reply.error.trace)
+                continue
+            yield reply
+            recorders.emit(ClientEvent(round.index, round.total, done, len(clients), "testing"))
 
 
 def evaluation_payload(parts: Parts, server: ServerState, round: Round) -> Payload:
-    """What a client needs to be evaluated: the model under test, and what `personal` reads."""
-    evaluated = parts.method.model(server)
+    """Bundle what a client needs to be evaluated: the tested model, and what `personal` reads."""
     if not parts.method.has("personal"):
         return Bundle({"evaluated": parts.global_model(server)})
-    stage = parts.stage(METHOD, round.stage)
+    stage, evaluated = parts.stage(METHOD, round.stage), parts.method.model(server)
     assert stage.broadcast  # every method has one
     down = stage.broadcast(server, round)
     return down if evaluated is None else down.replace(evaluated=evaluated)
 
 
 def _over_models(scores: Mapping[ClientId, Mapping[str, float]]) -> dict[str, float]:
-    """Where clients have only models of their own: the mean and spread over these models."""
+    """Compute mean and spread over the clients' models, where there is no global one."""
     summary: dict[str, float] = {}
     for metric in next(iter(scores.values())):
         values = [metrics[metric] for metrics in scores.values()]

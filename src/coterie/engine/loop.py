@@ -28,7 +28,7 @@ _DIVERGED_ROUNDS = 3  # in a row with no finite client: the run ends
 
 @dataclass(frozen=True)
 class Plan:
-    """What the loop is asked to do, apart from what its player knows."""
+    """The settings of a loop, apart from what its player has."""
 
     cohort: Cohort
     checkpoint: Checkpoint
@@ -37,17 +37,17 @@ class Plan:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def checkpoints(self) -> CheckpointStore:
-        """Where finished rounds are kept."""
+        """Open the store of finished rounds."""
         return CheckpointStore(self.folder, self.checkpoint.keep)
 
     def metrics(self) -> MetricsFile:
-        """Where rounds are recorded."""
+        """Open the file that has one line per round."""
         return MetricsFile(self.folder / "metrics.jsonl")
 
 
 @dataclass(frozen=True)
 class Standing:
-    """All that one round hands to the next."""
+    """All that one round passes on to the next."""
 
     server: ServerState
     position: Position
@@ -55,24 +55,22 @@ class Standing:
 
 
 class Loop:
-    """Drives one run from where it stands to its end."""
+    """Runs the rounds of a run, from its first or from a checkpoint, to the end."""
 
     def __init__(self, plan: Plan, player: Player, attempt: int) -> None:
         self.plan, self.player = plan, player
         self.parts, self.recorders = player.parts, player.recorders
-        self.method, self.seed = self.parts.method, self.parts.spec.seed
+        self.seed = self.parts.spec.seed
         self.clients = {info.id: info for info in player.executor.clients()}
         self.rounds = plan_rounds(self.parts.stages(METHOD), len(self.clients), self.seed)
         self.metrics, self.store = plan.metrics(), plan.checkpoints()
         self._attempt = Attempt(attempt)
-        self._committed = -1
         self._warned = False
 
     def run(self, standing: Standing) -> Standing:
-        """Play the rounds that are left; on an interrupt keep what was finished."""
+        """Play the remaining rounds; on an interrupt commit those that are finished."""
         first = standing.position.round + 1
         self._attempt = replace(self._attempt, first=first)
-        self._committed = standing.position.round
         start = StartEvent(self.plan.folder, len(self.clients), first, len(self.rounds))
         self.recorders.emit(start)
         try:
@@ -81,19 +79,19 @@ class Loop:
                     break
                 standing = self._round(stage, round, standing)
         except (KeyboardInterrupt, RunFailed):
-            # the directory may be there although the interrupt came before the commit returned
-            if standing.position.round > max(self._committed, *self.store.rounds(), -1):
+            # the checkpoint may exist although the interrupt came before the commit returned
+            if standing.position.round > max(self.store.rounds(), default=-1):
                 self._commit(standing)
             raise
         return standing
 
     def start(self) -> Standing:
-        """The standing before the first round."""
+        """Make the standing before the first round."""
         server = self.store.adopt_blobs(self.parts.start())
         return Standing(server, Position(environment=self.plan.environment), ())
 
     def write_personal(self, standing: Standing) -> None:
-        """Let every client leave its own model, as of the last round, in a file of its site."""
+        """Make every client write its own model, as of the last round, to a file."""
         _, round = self.rounds[standing.position.round]
         down = evaluation_payload(self.parts, standing.server, round)
         for reply in self.player.ask("personal", self.clients, down, round, self._attempt):
@@ -145,7 +143,7 @@ class Loop:
         return self._close(Standing(server, position, (*before.history, event)), replies)
 
     def _is_skipped(self, stage: Stage, invited: Invited, played: Played) -> bool:
-        """Whether a round changes nothing; where the run cannot do without it, the run ends."""
+        """Whether a round had too few valid replies; if the round is required, the run fails."""
         quorum = max(stage.quorum, self.plan.cohort.min_clients) if invited.clients else 0
         valid = len(played.replies.valid)
         if valid >= quorum and played.server is not None:
@@ -171,17 +169,18 @@ class Loop:
         event, position = standing.history[-1], standing.position
         self.metrics.append(event)  # 11
         self.recorders.emit(event)
-        if problem := self._hopeless(position, replies):
-            # resuming gives a run that was stopped by others' failures a new chance
-            patient = replace(position, skipped=0, diverged=0, finished=False)
-            self._commit(replace(standing, position=patient))
+        if problem := self._find_problem(position, replies):
+            # a resumed run starts counting again: clients may be reachable by then
+            reset = replace(position, skipped=0, diverged=0, finished=False)
+            self._commit(replace(standing, position=reset))
             raise RunFailed(problem)
         every = self.plan.checkpoint.every
         if position.finished or (every and (position.round + 1) % every == 0):
             self._commit(standing)  # 12
         return standing
 
-    def _hopeless(self, position: Position, replies: Replies) -> str | None:
+    def _find_problem(self, position: Position, replies: Replies) -> str | None:
+        """Describe why the run must stop: too many rounds in a row diverged or were skipped."""
         if position.diverged >= _DIVERGED_ROUNDS:
             return (
                 f"no client's training stayed finite in {position.diverged} rounds up to round "
@@ -200,7 +199,6 @@ class Loop:
         size, sha256 = self.metrics.sync(len(standing.history))
         position = replace(standing.position, metrics_bytes=size, metrics_sha256=sha256)
         self.store.commit(standing.server, position)
-        self._committed = position.round
 
     def _at_target(self, event: RoundEvent) -> bool:
         settings = self.plan.evaluation.settings

@@ -46,7 +46,7 @@ class Player:
     optimizer: ServerSettings
 
     def for_evaluators(self) -> "Player":
-        """The player of a federated evaluator: silent, and without a server optimiser."""
+        """Return a player for federated evaluators: silent, and without a server optimiser."""
         return Player(self.parts, self.executor, Recorders(), ServerSettings())
 
     def ask(
@@ -58,7 +58,7 @@ class Player:
         attempt: Attempt,
         program: str = METHOD,
     ) -> Iterator[Reply]:
-        """Ask clients about the model as it stands after a round; replies in the given order."""
+        """Ask clients about the model after a round; replies come in the order of `clients`."""
         return self.executor.run(
             Task(op, client, round, down, program=program, attempt=attempt) for client in clients
         )
@@ -94,7 +94,7 @@ class Player:
                 replies.trouble = str(error)
                 if isinstance(error, Diverged):
                     replies.note(replies.trouble)
-            for _ in valid:  # where the server's part looks at no reply, everyone still answers
+            for _ in valid:  # even if the server's part reads no reply, every client answers
                 pass
         self.parts.nets(program).release()
         replies.server_metrics.update(ctx.metrics)
@@ -106,7 +106,7 @@ class Player:
     def rehearse(
         self, stage: Stage, round: Round, server: ServerState, clients: Iterable[ClientId]
     ) -> tuple[list[Reply], Replies]:
-        """Play the clients' part of a round alone; `RunFailed` where nobody has a valid reply."""
+        """Play only the clients' part of a round; `RunFailed` if there is no valid reply."""
         valid: list[Reply] = []
 
         def collect(
@@ -122,7 +122,7 @@ class Player:
         return valid, played.replies
 
     def context(self, program: str, stage: Stage, round: Round) -> ServerContext:
-        """What the server's part of a round may touch."""
+        """Make the context for the server's part of a round."""
         return ServerContext(
             round=round,
             objective=self.parts.objective,

@@ -19,8 +19,8 @@ class RoundEvent:
     round: int
     stage: str
     cohort: Sequence[int]
-    lost: Mapping[str, str]  # client -> reason; not asked, or no answer
-    rejected: Mapping[str, str]  # client -> reason; an answer that cannot be used
+    lost: Mapping[str, str]  # client -> reason; not asked, or no reply
+    rejected: Mapping[str, str]  # client -> reason; a reply that cannot be used
     skipped: bool
     metrics: Mapping[str, float]
     bytes_up: int
@@ -75,18 +75,18 @@ Recorder = Callable[[Event], None]
 
 
 class Recorders:
-    """Everyone who listens to a run."""
+    """All recorders of a run."""
 
     def __init__(self, recorders: Iterable[Recorder] = ()) -> None:
         self._recorders = tuple(recorders)
 
     def emit(self, event: Event) -> None:
-        """Tell every recorder of an event."""
+        """Pass an event to every recorder."""
         for record in self._recorders:
             record(event)
 
     def note(self, text: str, **details: Any) -> None:
-        """Tell every recorder what the user should know now."""
+        """Pass a message for the user to every recorder."""
         self.emit(NoteEvent(text, details))
 
 

@@ -13,14 +13,11 @@ from coterie.engine.record import ClientEvent, Recorders
 from coterie.kit.aggregate import Screen
 from coterie.kit.rules import Rule
 
-_LOST = {
-    "before": "dropped before the round",
-    "after": "its upload was lost",
-}
+_LOST = {"before": "dropped before the round", "after": "its upload was lost"}
 
 
 def combine_digests(states: Mapping[ClientId, tuple[int, str]]) -> str:
-    """One digest for the saved states of all clients."""
+    """Compute one digest of the saved states of all clients."""
     return hashlib.sha256(json.dumps(sorted(states.items())).encode()).hexdigest()
 
 
@@ -35,7 +32,7 @@ class Replies:
         self.valid: list[ClientId] = []
         self.states: dict[ClientId, tuple[int, str]] = {}
         self.server_metrics: dict[str, float] = {}
-        self.trouble = "nobody was invited"  # why there is no new state, if clients are not why
+        self.trouble = "nobody was invited"  # why there is no new state, if not because of clients
         self.seconds: dict[ClientId, float] = {}  # of every client that answered
         self.bytes_up = 0
         self._bytes_broadcast = self._bytes_own = 0
@@ -45,11 +42,8 @@ class Replies:
     def screen(
         self, replies: Iterator[Reply], down: Payload, rules: Mapping[str, Rule]
     ) -> Iterator[Reply]:
-        """Pass on the replies that may be aggregated; the others leave their reason."""
+        """Yield the replies that may be aggregated; record the reason for each other one."""
         screen, size = Screen(down, rules), down.nbytes()
-        return self._screened(replies, screen, size)
-
-    def _screened(self, replies: Iterator[Reply], screen: Screen, size: int) -> Iterator[Reply]:
         for done, reply in enumerate(replies, start=1):
             self._bytes_broadcast += size
             if self._keep(reply, screen):
@@ -76,8 +70,8 @@ class Replies:
             if reply.error.kind == "disk":
                 raise CheckpointError(reply.error.reason)
             reason = f"{reply.error.kind}: {reply.error.reason}"
-            away = reply.error.kind in ("lost", "late", "skipped")
-            (self.lost if away else self.rejected)[client] = reason
+            no_answer = reply.error.kind in ("lost", "late", "skipped")
+            (self.lost if no_answer else self.rejected)[client] = reason
             self._diverged += reply.error.kind == "diverged"
             if reply.error.trace:
                 self.recorders.note(f"client {client} {reason}", trace=reply.error.trace)
@@ -99,19 +93,19 @@ class Replies:
         return True
 
     def metrics(self) -> dict[str, float]:
-        """Means over the clients that measured them, by their samples; and the server's own."""
+        """Average each metric by samples over the clients that measured it; add the server's."""
         means = {f"train_{name}": total / samples for name, (total, samples) in self._sums.items()}
         return means | {f"server_{name}": value for name, value in self.server_metrics.items()}
 
     def all_diverged(self) -> bool:
-        """Whether some clients diverged and none was left."""
+        """Whether some clients diverged and no reply was valid."""
         return self._diverged > 0 and not self.valid
 
     def first_problem(self) -> str:
-        """One reason of those recorded, as an example."""
+        """Return one of the recorded reasons, as an example."""
         reasons = {**self.rejected, **self.lost}
         return next((f"client {c}: {why}" for c, why in reasons.items()), self.trouble)
 
     def note(self, text: str) -> None:
-        """Tell the user something of this round."""
+        """Send the user a message about this round."""
         self.recorders.note(f"round {self.round.index + 1}: {text}")

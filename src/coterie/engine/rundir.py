@@ -1,4 +1,4 @@
-"""The run directory: locking, counting attempts, and removing leftovers."""
+"""The run directory: locking, counting attempts, writing models, and removing leftovers."""
 
 import contextlib
 import fcntl
@@ -8,10 +8,13 @@ import re
 import shutil
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
+from safetensors.torch import save
+
+from coterie.core.bundle import Tensors
 from coterie.core.errors import CheckpointError, ConfigError
 from coterie.core.files import replace_durably
 
@@ -19,46 +22,27 @@ _LOCK, _ATTEMPT = ".lock", ".attempt"
 _READS, _PAUSE = 10, 0.05  # seconds
 
 
-class RunLock:
-    """Locks a run directory by `flock`, which the kernel releases when the process dies."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._file: IO[str] | None = None
-
-    def __enter__(self) -> "RunLock":
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            # Python opens files with close-on-exec, so that workers do not inherit the lock
-            file = (self.folder / _LOCK).open("a+")
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot use the run directory {self.folder}: {error.strerror}; choose another "
-                "--out"
-            ) from error
+@contextlib.contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a run directory by `flock`, which the kernel releases when the process dies."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Python opens files with close-on-exec, so that workers do not inherit the lock
+        file = (folder / _LOCK).open("a+")
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot use the run directory {folder}: {error.strerror}; choose another --out"
+        ) from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            with file:
-                holder = _read_holder(file)
-            raise ConfigError(
-                f"{self.folder} is in use by {holder}; choose another --out"
-            ) from None
+            holder = _read_holder(file)
+            raise ConfigError(f"{folder} is in use by {holder}; choose another --out") from None
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
-        self._file = file
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        yield
 
 
 def _read_holder(file: IO[str]) -> str:
@@ -69,6 +53,12 @@ def _read_holder(file: IO[str]) -> str:
         if name := file.read().strip():
             return name
     return "another process"
+
+
+def write_weights(path: Path, weights: Tensors) -> None:
+    """Write a model to a safetensors file, atomically."""
+    copies = {name: tensor.clone().contiguous() for name, tensor in weights.items()}
+    replace_durably(path, save(copies, metadata={"format": "pt"}))
 
 
 def next_attempt(folder: Path) -> int:

@@ -12,24 +12,24 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save
 
 from coterie.core import seeds
 from coterie.core.bundle import Bundle, ClientState, Tensors
 from coterie.core.errors import CheckpointError, Diverged
-from coterie.core.files import replace_durably
 from coterie.core.task import METHOD, ClientId, Failure, Reply, Task
 from coterie.data.batches import DataShard
 from coterie.data.datasets import open_cached
 from coterie.data.partition import Partition
 from coterie.engine.client_states import StateStore
 from coterie.engine.play import is_finite
+from coterie.engine.rundir import write_weights
 from coterie.engine.spec import Parts, Spec
 from coterie.kit.context import ClientContext
+from coterie.kit.networks import Frozen
 
 _FEWEST = 2  # samples that a client needs to train: losses are defined on two or more
-_KEPT = "site:"  # groups of a saved state that the site lays back into networks
-_BEFORE = -1  # the round of a state that a program's clients made before its first
+_KEPT = "site:"  # prefix of groups of a saved state that the site loads back into networks
+_BEFORE = -1  # the round of a state that a program's client made before the first round
 _NOTHING = "site:nothing"  # marks a saved state for which the method itself returned None
 
 
@@ -38,13 +38,16 @@ class Site:
 
     def __init__(self, spec: Spec, partition: Partition) -> None:
         self.spec, self.partition, self.parts = spec, partition, Parts(spec)
-        self.dataset = open_cached(Path(spec.data))
-        if self.parts.nets(METHOD)["model"].unit_images:
+        self.dataset, nets = open_cached(Path(spec.data)), self.parts.nets(METHOD)
+        if nets["model"].unit_images:
             self.dataset = self.dataset.without_normalisation()
+        self._make_shard = functools.partial(
+            DataShard, self.dataset, device=spec.device, in_lanes=nets.in_lanes
+        )
         self._attempt = 0
 
     def run(self, task: Task) -> Reply:
-        """Answer a task; whatever goes wrong on the client is in the reply."""
+        """Answer a task; an exception becomes a reply with `error`."""
         start = time.perf_counter()
         shard = self._shard(task)
         try:
@@ -75,12 +78,8 @@ class Site:
         ctx = self._context(task, shard, kept)
         if task.op != "update":
             metrics = self._inspect(task, ctx, state)
-            return Reply(
-                task.client,
-                examples=shard.tests,
-                metrics=metrics,
-                seconds=time.perf_counter() - start,
-            )
+            seconds = time.perf_counter() - start
+            return Reply(task.client, examples=shard.tests, metrics=metrics, seconds=seconds)
         stage = self.parts.stage(task.program, task.round.stage)
         assert stage.client  # a stage in which clients are asked has one
         up, state = stage.client(ctx, task.down, state)  # 6
@@ -99,9 +98,9 @@ class Site:
     def _inspect(
         self, task: Task, ctx: ClientContext, state: ClientState | None
     ) -> Mapping[str, float]:
-        """Evaluate the client's own model, or the global one; or leave its own in a file.
+        """Do a task that trains nothing: evaluate a model, write it, or begin a program.
 
-        A task of a federated evaluator asks for the client's first state there.
+        The model is the client's own, where the method makes one, or the global one.
         """
         program = self.parts.programs.get(task.program)
         weights = None
@@ -109,36 +108,35 @@ class Site:
             weights = self.parts.method.personal(ctx, task.down, state)
         if task.op == "personal":
             if weights is not None:
-                path = Path(self.spec.folder) / "personal" / self.partition.file_name(task.client)
-                whole = {name: tensor.clone().contiguous() for name, tensor in weights.items()}
-                replace_durably(path, save(whole, metadata={"format": "pt"}))
+                file = self.partition.file_name(task.client)
+                write_weights(Path(self.spec.folder) / "personal" / file, weights)
             return {}
         net = ctx.frozen(task.down["evaluated"] if weights is None else weights)
-        if program is not None:
-            store = self._program_store(task.program)
-            store.forget(task.client)
-            store.save(task.client, _BEFORE, task.attempt, program.begin(net, ctx.data))
-            return {}
+        if program is None:
+            return self._evaluate(task, ctx, net)
+        store = self._program_store(task.program)
+        store.forget(task.client)
+        store.save(task.client, _BEFORE, task.attempt, program.begin(net, ctx.data))
+        return {}
+
+    def _evaluate(self, task: Task, ctx: ClientContext, net: Frozen) -> dict[str, float]:
+        """Run the evaluators that are due on a client's model."""
         everything = functools.cache(self._everything)  # evaluators share what they compute on it
-        found: dict[str, float] = {}
-        tests = len(self.partition.test[task.client])
-        for name, evaluator in self.parts.evaluators.items():
-            if not self.parts.due(name, task.round):
-                continue
-            if evaluator.where == "client" and tests > 0:
+        metrics: dict[str, float] = {}
+        for name, evaluator in self.parts.due_evaluators(task.round).items():
+            if evaluator.where == "client" and len(self.partition.test[task.client]):
                 data = everything(task.client) if evaluator.pools else ctx.data
                 seed = seeds.derive(self.spec.seed, "evaluate", client=task.client)
-                measured = evaluator(net, data, seed)
             elif evaluator.where == "server" and "evaluated" not in task.down:
-                seed = seeds.derive(self.spec.seed, "evaluate")
-                measured = evaluator(net, everything(None), seed)
+                data, seed = everything(None), seeds.derive(self.spec.seed, "evaluate")
             else:  # no data of its own to test on; or the server tests its global model itself
                 continue
-            found.update({f"{name}/{metric}": value for metric, value in measured.items()})
-        return found
+            measured = evaluator(net, data, seed)
+            metrics.update({f"{name}/{metric}": value for metric, value in measured.items()})
+        return metrics
 
     def _context(self, task: Task, shard: DataShard, kept: Mapping[str, Tensors]) -> ClientContext:
-        place = f"{task.program}-{task.round.index:06d}-{task.attempt.number}"
+        spool = f"{task.program}-{task.round.index:06d}-{task.attempt.number}"
         return ClientContext(
             id=task.client,
             round=task.round,
@@ -149,7 +147,7 @@ class Site:
             nets=self.parts.nets(_program(task)),
             fresh=lambda key: self.parts.fresh(_program(task), task.client, key),
             kept=kept,
-            spool=Path(self.spec.folder) / "spool" / place / str(task.client),
+            spool=Path(self.spec.folder) / "spool" / spool / str(task.client),
         )
 
     def _store(self, task: Task) -> StateStore:
@@ -169,64 +167,47 @@ class Site:
         return StateStore(Path(self.spec.folder) / "evaluation" / program)
 
     def _everything(self, client: ClientId | None) -> DataShard:
-        """All data of the simulation, for models that only clients have.
+        """Make a shard of all data of the simulation, for models that only clients have.
 
         With a client, the test data are its own, and all samples are shifted as its own are.
         """
         train = np.sort(np.concatenate(list(self.partition.train.values())))
         if client is None:
-            test, shift = np.arange(len(self.dataset.y_test)), None
-        else:
-            test, shift = self.partition.test[client], self.partition.shifts.get(client)
-        return DataShard(
-            self.dataset,
-            train,
-            test,
-            device=self.spec.device,
-            shift=shift,
-            in_lanes=self._in_lanes(),
-        )
+            return self._make_shard(train, np.arange(len(self.dataset.y_test)))
+        shift = self.partition.shifts.get(client)
+        return self._make_shard(train, self.partition.test[client], shift=shift)
 
     def _shard(self, task: Task) -> DataShard:
-        return DataShard(
-            self.dataset,
-            self.partition.train[task.client],
-            self.partition.test[task.client],
-            augment=self.parts.augment,
-            device=self.spec.device,
-            shift=self.partition.shifts.get(task.client),
-            in_lanes=self._in_lanes(),
-        )
-
-    def _in_lanes(self) -> bool:
-        return self.parts.nets(METHOD).in_lanes
+        train, test = self.partition.train[task.client], self.partition.test[task.client]
+        shift = self.partition.shifts.get(task.client)
+        return self._make_shard(train, test, shift=shift, augment=self.parts.augment)
 
 
 def _program(task: Task) -> str:
-    """Whose networks and states a task uses; whoever asks, the method's own model is evaluated."""
+    """Return whose networks and states a task uses: an evaluation is of the method's model."""
     return task.program if task.op == "update" else METHOD
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out; torch says so on a CPU by a plain RuntimeError."""
+    """Whether memory ran out; on a CPU, torch raises a plain RuntimeError for it."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    said = ("can't allocate memory", "not enough memory")
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in said)
+    messages = ("can't allocate memory", "not enough memory")
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in messages)
 
 
 def _pack(state: ClientState | None, keeps: Mapping[str, Tensors]) -> ClientState:
-    """What is saved: the method's state, and what networks of this client do not share."""
+    """Combine the method's state with the parts of networks that the client does not share."""
     if state is None and not keeps:
         return Bundle()
-    groups = {f"{_KEPT}{place}": tensors for place, tensors in keeps.items()}
+    groups = {f"{_KEPT}{key}": tensors for key, tensors in keeps.items()}
     if state is None:
         return Bundle(groups, {_NOTHING: True})
     return Bundle({**state.tensors, **groups}, state.scalars, state.blobs)
 
 
 def _unpack(saved: ClientState | None) -> tuple[ClientState | None, Mapping[str, Tensors]]:
-    """The method's state and the networks' kept parts out of what was saved."""
+    """Split a saved state into the method's state and the networks' kept parts."""
     if saved is None:
         return None, {}
     kept = {
@@ -236,4 +217,4 @@ def _unpack(saved: ClientState | None) -> tuple[ClientState | None, Mapping[str,
     }
     if _NOTHING in saved.scalars:
         return None, kept
-    return saved.without(*(f"{_KEPT}{place}" for place in kept)), kept
+    return saved.without(*(f"{_KEPT}{key}" for key in kept)), kept

@@ -1,4 +1,4 @@
-"""What sites and the server are built from, as plain data that can cross a process border."""
+"""What sites and the server are built from, as plain data that other processes can read."""
 
 import json
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ class Spec:
 
 
 class Parts:
-    """The living objects of a spec."""
+    """The objects that a spec describes: method, objective, evaluators, networks."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -79,17 +79,17 @@ class Parts:
             for name, component in spec.evaluators.items()
         }
         self.evaluators: dict[str, Evaluator] = {
-            name: one for name, one in built.items() if isinstance(one, Evaluator)
+            name: part for name, part in built.items() if isinstance(part, Evaluator)
         }
         self.programs: dict[str, FederatedEvaluator] = {
-            name: one for name, one in built.items() if isinstance(one, FederatedEvaluator)
+            name: part for name, part in built.items() if isinstance(part, FederatedEvaluator)
         }
         self._nets: dict[str, Nets] = {}
         self._stages: dict[str, tuple[Stage, ...]] = {}
 
     @property
     def augment(self) -> Choice:
-        """What `data.augment` names, or the object itself."""
+        """The augmentation: its name or table in `data.augment`, or the object itself."""
         return self._object("augment") or self.spec.augment
 
     def _object(self, table: str) -> Any:
@@ -99,17 +99,21 @@ class Parts:
         """Whether an evaluator takes part in the evaluation after a round."""
         return round.last or name not in self.spec.last
 
+    def due_evaluators(self, round: Round) -> dict[str, Evaluator]:
+        """Select the evaluators without rounds of their own that are due after a round."""
+        return {n: evaluator for n, evaluator in self.evaluators.items() if self.due(n, round)}
+
     def program(self, name: str) -> Method:
-        """The method of a task: the run's, or a federated evaluator."""
+        """Look up the program of a task: a federated evaluator, or the run's method."""
         return self.programs.get(name, self.method)
 
     def start(self) -> ServerState:
-        """The server's state before the first round."""
+        """Make the server's state before the first round."""
         with seeds.scoped(seeds.torch_seed(self.spec.seed, "start", 0)):
             return self.method.init(self.nets(METHOD))
 
     def stages(self, program: str) -> tuple[Stage, ...]:
-        """The stages of a program, resolved once."""
+        """Resolve the stages of a program, once."""
         if program not in self._stages:
             evaluator = self.programs.get(program)
             rounds = self.spec.rounds if evaluator is None else evaluator.rounds
@@ -117,11 +121,11 @@ class Parts:
         return self._stages[program]
 
     def stage(self, program: str, name: str) -> Stage:
-        """The stage of a program by the name that travels with a task."""
+        """Look up a stage of a program by the name in a task's round."""
         return next(stage for stage in self.stages(program) if stage.name == name)
 
     def global_model(self, server: ServerState) -> Tensors:
-        """The global model, where the method has one."""
+        """Return the global model; `ConfigError` if the method has none."""
         weights = self.method.model(server)
         if weights is None:
             raise ConfigError(
@@ -131,7 +135,7 @@ class Parts:
         return weights
 
     def nets(self, program: str) -> Nets:
-        """The networks of a program, built once."""
+        """Build the networks of a program, once."""
         if program not in self._nets:
             self._nets[program] = Nets(
                 self._build(self.program(program), seeds.torch_seed(self.spec.seed, "init", 0)),
@@ -142,15 +146,15 @@ class Parts:
         return self._nets[program]
 
     def kernels(self) -> AbstractContextManager[None]:
-        """Compute with the kernels inside a `with` block, where `net.kernel` chose them."""
+        """Use the native kernels inside a `with` block, if `net.kernel` chose them."""
         return kernels(self.spec.net.kernel == "native")
 
     def spool(self, program: str) -> Path:
-        """Where the server puts big arrays before a state of it adopts them."""
+        """Return the folder of the server's big arrays, until a checkpoint adopts them."""
         return Path(self.spec.folder) / "spool" / f"{program}-server"
 
     def fresh(self, program: str, client: ClientId, key: str) -> Tensors:
-        """The weights of an initialisation that is this client's own."""
+        """Initialise a network with a seed of this client's own, and return its weights."""
         if isinstance(self._object("net"), nn.Module):
             raise ConfigError(
                 f"{type(self.method).__name__} draws fresh weights for each client, which a "
@@ -162,11 +166,8 @@ class Parts:
 
     def _build(self, method: Method, seed: int) -> dict[str, Network]:
         spec = self.spec
+        if type(method).nets is Method.nets:  # an evaluator without networks uses the method's
+            method = self.method
         with seeds.scoped(seed):
             own = self._object("net")
-            build = Builder(self.objective, spec.net, spec.shape, spec.classes, own)
-            return self._owner(method).nets(build)
-
-    def _owner(self, method: Method) -> Method:
-        """Whose networks a program has: an evaluator without any takes those it evaluates."""
-        return method if type(method).nets is not Method.nets else self.method
+            return method.nets(Builder(self.objective, spec.net, spec.shape, spec.classes, own))

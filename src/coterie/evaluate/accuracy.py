@@ -12,8 +12,8 @@ from typing import final
 
 from torch.nn import functional as F
 
-from coterie.evaluate.shared.clients import average_clients, summarise_clients
-from coterie.kit import ClientId, ConfigError, Evaluator, Frozen, Shard
+from coterie.evaluate.shared.clients import Scores, summarise_clients
+from coterie.kit import ConfigError, Evaluator, Frozen, Shard
 from coterie.kit.evaluator import Where
 
 NAME = "accuracy"
@@ -35,7 +35,7 @@ class Accuracy(Evaluator):
         return "loss" if self.key == NAME else f"{self.key}_loss"
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
-        """`accuracy` and `loss`."""
+        """Measure `accuracy` and `loss`."""
         right, loss, count = 0, 0.0, 0
         for batch in data.sweep(test=True):
             logits = net(batch).logits
@@ -48,7 +48,6 @@ class Accuracy(Evaluator):
             count += len(batch)
         return {self.key: right / count, self.loss: loss / count}
 
-    def summarise(self, found: Mapping[ClientId, Mapping[str, float]]) -> Mapping[str, float]:
-        """Mean, spread and worst decile of the accuracy over the clients, and their mean loss."""
-        loss = average_clients(found, self.loss)
-        return {**summarise_clients(found, self.key), f"client_{self.loss}_mean": loss}
+    def summarise(self, scores: Scores) -> Mapping[str, float]:
+        """Report mean, spread and worst decile of the accuracy, and the mean loss."""
+        return summarise_clients(scores, self.key, {f"client_{self.loss}_mean": self.loss})

@@ -1,4 +1,4 @@
-"""CCVR (Luo et al. 2021): a linear classifier on virtual features, from what clients say of theirs.
+"""CCVR (Luo et al. 2021): a linear classifier on virtual features, drawn by moments of real ones.
 
 Every client sends, for each class c, the count n_ck and the moments of its frozen features; with
 mu_ck their mean and S_ck their unbiased covariance, those of all clients together are
@@ -22,21 +22,17 @@ import torch
 from torch import Tensor
 
 from coterie.evaluate.shared.features import encode_client
-from coterie.evaluate.shared.head import count_right, fresh_head, train_head
+from coterie.evaluate.shared.head import fresh_head, train_head
+from coterie.evaluate.shared.slots import no_network, score_head, send_head, start_empty
 from coterie.kit import (
     Answer,
     Bundle,
     ClientContext,
-    ClientState,
     FederatedEvaluator,
-    Frozen,
-    Nets,
     Payload,
     Reply,
-    Round,
     ServerContext,
     ServerState,
-    Shard,
     State,
     Sum,
     Tensors,
@@ -57,19 +53,12 @@ class CCVR(FederatedEvaluator):
     virtual: fields.PositiveCount = 200  # features drawn of every class
     key: str = "ccvr"
 
-    reduce: ClassVar = {"moments": Sum(), "found": Sum()}  # each is empty in the other's round
+    reduce: ClassVar = {"moments": Sum(), "counts": Sum()}  # each is empty in the other's round
 
-    def begin(self, net: Frozen, data: Shard) -> ClientState:
-        """The features of the training and test samples."""
-        return encode_client(net, data)
-
-    def start(self, nets: Nets, weights: Tensors) -> ServerState:
-        """Nothing: the clients begin."""
-        return Bundle()
-
-    def broadcast(self, server: ServerState, round: Round) -> Payload:
-        """The classifier, when there is one."""
-        return Bundle({"head": server["head"]} if "head" in server else {})
+    begin = encode_client
+    start = start_empty
+    broadcast = send_head
+    model = no_network
 
     def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Sum up the training features; then test the classifier."""
@@ -77,44 +66,34 @@ class CCVR(FederatedEvaluator):
         if "head" not in down:
             train = state["train"]
             sums = moments(train["h"], train["y"], ctx.data.classes)
-            return Bundle({"moments": sums, "found": {}}), None
-        test = state["test"]
-        counts = {
-            "right": count_right(down["head"], test["h"], test["y"]),
-            "tests": len(test["y"]),
-        }
-        found = {name: torch.tensor(count) for name, count in counts.items()}
-        return Bundle({"moments": {}, "found": found}), None
+            return Bundle({"moments": sums, "counts": {}}), None
+        return Bundle({"moments": {}, "counts": score_head(down["head"], state["test"])}), None
 
     def server_update(
         self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
     ) -> ServerState:
-        """Train the classifier on virtual features; then keep what the clients counted."""
+        """Train the classifier on virtual features; then keep the clients' counts."""
         reduced = ctx.reduce(replies)
         if "head" in server:
-            return server.replace(found={**server["found"], **reduced["found"]})
+            return server.replace(counts={**server["counts"], **reduced["counts"]})
         sums = reduced["moments"]
         h, y = draw_virtual(sums, self.virtual, ctx.generator("virtual"))
         head = fresh_head(len(sums["count"]), h)
         if len(y):
             head = train_head(head, h, y, ctx.generator("order"))
-        return server.replace(head=head, found={"labels": sums["count"].sum()})
-
-    def model(self, server: ServerState) -> Tensors | None:
-        """There is no network, only a classifier."""
-        return None
+        return server.replace(head=head, counts={"labels": sums["count"].sum()})
 
     def finish(self, ctx: ServerContext, server: ServerState) -> Mapping[str, float]:
-        """`ccvr` and `ccvr_labels`."""
-        found = {name: int(count) for name, count in server["found"].items()}
+        """Report `ccvr` and `ccvr_labels`."""
+        counts = {name: int(count) for name, count in server["counts"].items()}
         return {
-            self.key: found["right"] / found["tests"] if found["tests"] else float("nan"),
-            f"{self.key}_labels": float(found["labels"]),
+            self.key: counts["right"] / counts["tests"] if counts["tests"] else float("nan"),
+            f"{self.key}_labels": float(counts["labels"]),
         }
 
 
 def moments(h: Tensor, y: Tensor, classes: int) -> Tensors:
-    """By class: the count, the sum of h, and the sum of h h^T as its upper triangle."""
+    """Compute by class the count, the sum of h, and the upper triangle of the sum of h h^T."""
     h = h.double()
     rows, columns = torch.triu_indices(h.shape[1], h.shape[1])
     sums, squares = h.new_zeros(classes, h.shape[1]), h.new_zeros(classes, len(rows))
@@ -128,7 +107,7 @@ def moments(h: Tensor, y: Tensor, classes: int) -> Tensors:
 
 
 def gaussians(sums: Tensors) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Every class that has two samples or more, with mean and unbiased covariance."""
+    """Yield mean and unbiased covariance of every class that has two samples or more."""
     width = sums["sum"].shape[1]
     rows, columns = torch.triu_indices(width, width)
     for label, count in enumerate(sums["count"].tolist()):
@@ -142,7 +121,7 @@ def gaussians(sums: Tensors) -> Iterator[tuple[int, Tensor, Tensor]]:
 
 
 def draw_virtual(sums: Tensors, each: int, draw: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Features of every class that has a covariance, drawn from its Gaussian, and their labels."""
+    """Draw features and labels of every class that has a covariance, from its Gaussian."""
     width = sums["sum"].shape[1]
     ridge = _RIDGE * torch.eye(width, dtype=torch.float64)
     h, y = [torch.empty(0, width)], [torch.empty(0, dtype=torch.int64)]

@@ -23,25 +23,20 @@ import torch
 from annotated_types import Ge
 
 from coterie.evaluate.shared.features import encode_client
-from coterie.evaluate.shared.head import count_right, fresh_head, train_head
+from coterie.evaluate.shared.head import fresh_head, train_head
+from coterie.evaluate.shared.slots import no_network, score_head, send_head, start_empty
 from coterie.kit import (
     Answer,
     Bundle,
     ClientContext,
-    ClientState,
     FederatedEvaluator,
-    Frozen,
     Gather,
     Mean,
-    Nets,
     Payload,
     Reply,
-    Round,
     ServerContext,
     ServerState,
-    Shard,
     State,
-    Tensors,
 )
 
 
@@ -54,53 +49,36 @@ class FederatedProbe(FederatedEvaluator):
     own_models: bool = False  # a field here, a constant in the base
     key: str = "federated_probe"
 
-    reduce: ClassVar = {"head": Mean(), "found": Gather()}
+    reduce: ClassVar = {"head": Mean(), "counts": Gather()}
 
-    def begin(self, net: Frozen, data: Shard) -> ClientState:
-        """The features of the training and test samples."""
-        return encode_client(net, data)
-
-    def start(self, nets: Nets, weights: Tensors) -> ServerState:
-        """Nothing: the clients begin with a classifier of zeros."""
-        return Bundle()
-
-    def broadcast(self, server: ServerState, round: Round) -> Payload:
-        """The classifier, from the second round on."""
-        return Bundle({"head": server["head"]} if "head" in server else {})
+    begin = encode_client
+    start = start_empty
+    broadcast = send_head
+    model = no_network
 
     def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
         """Test the classifier as received, then train it; in the last round only test."""
         assert state is not None  # `begin` made it
-        train, test = state["train"], state["test"]
-        h, y = train["h"], train["y"]
+        h, y = state["train"]["h"], state["train"]["y"]
         head = down.get("head") or fresh_head(ctx.data.classes, h)
-        counts = {
-            "right": count_right(head, test["h"], test["y"]),
-            "tests": len(test["y"]),
-            "labels": len(y),
-        }
+        counts = {**score_head(head, state["test"]), "labels": torch.tensor(len(y))}
         part, parts = ctx.round.step, ctx.round.steps - 1
         if part < parts:
             head = train_head(head, h, y, ctx.generator("order"), (part, parts))
-        found = {name: torch.tensor(count) for name, count in counts.items()}
-        return Bundle({"head": head, "found": found}), None  # the features stay as they were saved
+        return Bundle({"head": head, "counts": counts}), None  # the features stay saved
 
     def server_update(
         self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
     ) -> ServerState:
-        """Average the classifiers; keep what the clients counted, in their order."""
+        """Average the classifiers; stack the clients' counts in the order of their ids."""
         reduced = ctx.reduce(replies)
-        clients = [counts for _, counts in sorted(reduced.gathered["found"].items())]
-        found = {name: torch.stack([counts[name] for counts in clients]) for name in clients[0]}
-        return server.replace(head=reduced["head"], found=found)
-
-    def model(self, server: ServerState) -> Tensors | None:
-        """There is no network, only a classifier."""
-        return None
+        clients = [own for _, own in sorted(reduced.gathered["counts"].items())]
+        counts = {name: torch.stack([own[name] for own in clients]) for name in clients[0]}
+        return server.replace(head=reduced["head"], counts=counts)
 
     def finish(self, ctx: ServerContext, server: ServerState) -> Mapping[str, float]:
-        """`federated_probe` and `federated_probe_labels`."""
-        counts = server["found"]
+        """Report `federated_probe` and `federated_probe_labels`."""
+        counts = server["counts"]
         right, tests = counts["right"], counts["tests"]
         if self.own_models:
             tested = tests > 0

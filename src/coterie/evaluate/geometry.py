@@ -8,7 +8,7 @@ On at most 2,048 test samples, drawn by the seed of the run, with u = h / |h| of
     uniformity      log mean exp(-2 |u - v|^2) over all pairs
 
 feature_std (Chen and He, CVPR 2021) is 1 where h points everywhere and 0 where it is always the
-same; below 0.05 the user is told. effective_rank (Roy and Vetterli, 2007) lies between 1 and d.
+same; below 0.05 the user is warned. effective_rank (Roy and Vetterli, 2007) lies between 1 and d.
 uniformity (Wang and Isola, ICML 2020) is 0 where all are the same, and the lower the more spread.
 """
 
@@ -29,7 +29,7 @@ _ROWS = 256  # samples at once; MOST is a multiple, so that no batch of one is l
 
 
 def sample(net: Frozen, data: Shard, seed: int, layer: Layer = "h") -> Tensor:
-    """h (or z) of the drawn test samples."""
+    """Compute h (or z) of at most `MOST` test samples, drawn by the seed."""
     encode = net.encode if layer == "h" else net.project
     count = sum(len(batch) for batch in data.sweep(test=True))
     if count < 2:
@@ -38,19 +38,19 @@ def sample(net: Frozen, data: Shard, seed: int, layer: Layer = "h") -> Tensor:
         return torch.cat([encode(batch.x) for batch in data.sweep(test=True)])
     chosen = torch.zeros(count, dtype=torch.bool)
     chosen[torch.from_numpy(seeds.generator(seed, "geometry").permutation(count)[:MOST])] = True
-    waiting, found = [], []
+    waiting, encoded = [], []
     for batch in data.sweep(test=True):
         waiting.append(batch.x[chosen[batch.index].to(batch.x.device)])
         if sum(map(len, waiting)) >= _ROWS:
             images = torch.cat(waiting)
-            found.append(encode(images[:_ROWS]))
+            encoded.append(encode(images[:_ROWS]))
             waiting = [images[_ROWS:]]
     rest = torch.cat(waiting)
-    return torch.cat([*found, *([encode(rest)] if len(rest) else [])])
+    return torch.cat([*encoded, *([encode(rest)] if len(rest) else [])])
 
 
 def measure(h: Tensor) -> dict[str, float]:
-    """The three measures of a set of representations."""
+    """Compute the three measures of a set of representations."""
     u = F.normalize(h.double(), dim=1)
     values = torch.linalg.svdvals(u)
     shares = values / values.sum().clamp(min=1e-12)
@@ -76,13 +76,13 @@ class Geometry(Evaluator):
         return heads_for(self.layer)
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
-        """`feature_std`, `effective_rank` and `uniformity`, behind the key if it is another one."""
+        """Measure the three; their names get the key as prefix if it is not the default."""
         h = sample(net, data, seed, self.layer)
         measures = measure(h) if len(h) > 1 else {}
         return {f"{self._prefix}{name}": value for name, value in measures.items()}
 
     def warning(self, metrics: Mapping[str, float]) -> str | None:
-        """Whether all samples look the same to the model."""
+        """Warn if all samples look the same to the model."""
         name = f"{self._prefix}feature_std"
         spread = metrics.get(name, 1.0)
         if spread >= self_supervised.COLLAPSED:

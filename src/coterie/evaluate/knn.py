@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.evaluate.shared.clients import average_clients, summarise_clients
+from coterie.evaluate.shared.clients import Scores, summarise_clients
 from coterie.evaluate.shared.features import Layer, features, heads_for
-from coterie.kit import ClientId, Evaluator, Frozen, Shard, fields
+from coterie.kit import Evaluator, Frozen, Shard, fields
 from coterie.kit.evaluator import Where
 
 _ROWS = 256  # queries at once
@@ -25,7 +25,7 @@ _ROWS = 256  # queries at once
 def vote(
     bank: Tensor, labels: Tensor, queries: Tensor, classes: int, k: int, temperature: float
 ) -> Tensor:
-    """The class of every query; bank and queries have length one."""
+    """Predict the class of every query; the rows of bank and queries are unit vectors."""
     k = min(k, len(bank))
     winners = []
     for start in range(0, len(queries), _ROWS):
@@ -53,7 +53,7 @@ class Knn(Evaluator):
         return heads_for(self.layer)
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
-        """`knn`, and the number of samples in the bank as `knn_bank`."""
+        """Measure `knn`, and the number of samples in the bank as `knn_bank`."""
         bank, labels = features(net, data, test=False, layer=self.layer)
         queries, y = features(net, data, test=True, layer=self.layer)
         if not (len(labels) and len(y)):
@@ -62,10 +62,7 @@ class Knn(Evaluator):
         right = int((winners == y).sum())
         return {self.key: right / len(y), f"{self.key}_bank": float(len(labels))}
 
-    def summarise(self, found: Mapping[ClientId, Mapping[str, float]]) -> Mapping[str, float]:
-        """Mean, spread and worst decile over the clients, and the mean bank."""
+    def summarise(self, scores: Scores) -> Mapping[str, float]:
+        """Report mean, spread and worst decile over the clients, and the mean size of a bank."""
         bank = f"{self.key}_bank"
-        return {
-            **summarise_clients(found, self.key),
-            f"client_{bank}": average_clients(found, bank),
-        }
+        return summarise_clients(scores, self.key, {f"client_{bank}": bank})

@@ -1,4 +1,4 @@
-"""A linear classifier on frozen representations, trained in one place.
+"""A linear classifier on frozen representations, trained centrally.
 
 How it is trained is in `evaluate/shared/head.py`. On the server: the global model, the training set
 and the global test set. On clients (`where = "client"`): every client's personal model where it has
@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, final
 
-from coterie.evaluate.shared.clients import average_clients, summarise_clients
+from coterie.evaluate.shared.clients import Scores, summarise_clients
 from coterie.evaluate.shared.features import Layer, features, heads_for
 from coterie.evaluate.shared.head import choose_balanced, count_right, fresh_head, train_head
-from coterie.kit import ClientId, Evaluator, Frozen, Shard, fields, seeds
+from coterie.kit import Evaluator, Frozen, Shard, fields, seeds
 from coterie.kit.evaluator import Where
 
 
@@ -48,7 +48,7 @@ class Probe(Evaluator):
         return self.where == "client" and self.data == "all"
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
-        """`probe`, and the number of labels it took as `probe_labels`."""
+        """Measure `probe`, and the number of labels it used as `probe_labels`."""
         h, y = features(net, data, test=False, layer=self.layer)
         h_test, y_test = features(net, data, test=True, layer=self.layer)
         if not (len(y) and len(y_test)):
@@ -61,8 +61,7 @@ class Probe(Evaluator):
         right = count_right(head, h_test, y_test)
         return {self.key: right / len(y_test), f"{self.key}_labels": float(len(y))}
 
-    def summarise(self, found: Mapping[ClientId, Mapping[str, float]]) -> Mapping[str, float]:
-        """Mean, spread and worst decile over the clients, and their mean number of labels."""
+    def summarise(self, scores: Scores) -> Mapping[str, float]:
+        """Report mean, spread and worst decile over the clients, and the mean number of labels."""
         labels = f"{self.key}_labels"
-        mean = average_clients(found, labels)
-        return {**summarise_clients(found, self.key), f"client_{labels}": mean}
+        return summarise_clients(scores, self.key, {f"client_{labels}": labels})

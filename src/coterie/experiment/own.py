@@ -2,16 +2,15 @@
 
 An importable class or function is named `"package.module:Name"`; an instance of an importable
 dataclass by that name and its fields. Anything else (a module instance, a lambda, a class of a
-notebook) is named `"object:Name"` and lives in this process only.
+notebook) is named `"object:Name"` and exists in this process only.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 from coterie.core import registry
-from coterie.core.errors import ConfigError
+from coterie.experiment.schema import write_fields
 
 MAIN = {
     "method": "name",
@@ -24,35 +23,36 @@ MAIN = {
 }
 """The key of a table that a name alone stands for: `method="moon"` is `method.name`."""
 
-SLOTS = {
-    ("method", "name"): "method",
-    ("objective", "name"): "objective",
-    ("partition", "kind"): "partition",
-    ("net", "backbone"): "net",
-    ("data", "name"): "data",
-    ("data", "augment"): "augment",
-}
-"""The keys that take a class, function or object, and under which name the object is kept."""
+_NAMES_ONLY = ("executor", "evaluate")  # no class or object stands for these
+SLOTS = {f"{table}.{key}": table for table, key in MAIN.items() if table not in _NAMES_ONLY}
+SLOTS["data.augment"] = "augment"
+# the keys that take a class, function or object, and the name under which the object is kept
 
 IN_WORKERS = ("method", "objective", "net", "augment")  # evaluators, as `evaluate.KEY`, too
 _SHIPPED = {
     "method": "coterie.methods.",
     "objective": "coterie.objectives.",
     "partition": "coterie.data.partitions.",
+    "evaluate": "coterie.evaluate.",
 }
 
 
+@dataclass(frozen=True)
+class Described:
+    """A part as a configuration file names it."""
+
+    name: str
+    values: dict[str, Any] = field(default_factory=dict)  # the fields of an instance
+    part: Any = None  # the part itself, if only this process has it
+
+
 def is_main(table: str, value: Any) -> bool:
-    """Whether a value of a table stands for its main key: a name, a class, a function, a list."""
-    if table not in MAIN:
-        return False
+    """Whether a value stands for the main key of its table: a name, class, function or list."""
     if table == "evaluate":
         return isinstance(value, str | list | tuple | type) or is_dataclass(value)
-    if isinstance(value, str):
-        return True
     if table in ("net", "data"):
-        return callable(value)  # a module is callable too
-    return isinstance(value, type) and table in _SHIPPED
+        return isinstance(value, str) or callable(value)  # a module is callable too
+    return table in MAIN and isinstance(value, str | type if table in _SHIPPED else str)
 
 
 def is_instance(table: str, value: Any) -> bool:
@@ -60,44 +60,31 @@ def is_instance(table: str, value: Any) -> bool:
     return table in _SHIPPED and is_dataclass(value) and not isinstance(value, type)
 
 
-def describe_part(slot: str, value: Any, key: str) -> tuple[Any, Any]:
-    """A class, function or object as a file names it, and the object if only we have it."""
-    if not callable(value):
-        raise ConfigError(f"{key} = {value!r} must be a name, a class, a function or an object")
-    if isinstance(value, type) or hasattr(value, "__qualname__"):
-        name = name_class(slot, value)
-        return (name, None) if name else (f"{registry.OBJECT}:{value.__qualname__}", value)
-    if slot == "augment":
-        table, held = describe_instance(slot, value)
-        return (table["name"], held) if held is not None else (table, None)
-    return f"{registry.OBJECT}:{type(value).__name__}", value
-
-
-def describe_instance(table: str, part: Any) -> tuple[dict[str, Any], Any]:
-    """The table of an object: its name and fields; and the object if only we have it."""
-    kind, key = type(part), MAIN.get(table, "name")
-    name = name_class(table, kind)
-    values = _plain_fields(part)
+def describe(slot: str, part: Any) -> Described:
+    """Name a class, function or object; an instance also by its fields, if JSON can write them."""
+    named = isinstance(part, type) or hasattr(part, "__qualname__")
+    kind = part if named else type(part)
+    name = _name_class(slot, kind)
+    values = {} if named else _write_instance(slot, part)
     if name is None or values is None:
-        return {key: f"{registry.OBJECT}:{kind.__name__}"}, part
-    return {key: name, **values}, None
+        return Described(f"{registry.OBJECT}:{kind.__name__}", part=part)
+    return Described(name, values)
 
 
-def name_class(table: str, kind: Any) -> str | None:
-    """The name of a class or function in a configuration; None where no process can import it."""
-    name = registry.import_name(kind)
-    prefix = _SHIPPED.get(table)
+def _name_class(slot: str, kind: Any) -> str | None:
+    """Name a class or function; None if no other process can import it."""
+    name, prefix = registry.import_name(kind), _SHIPPED.get(slot)
     if name and prefix and name.startswith(prefix):
         stem = name.removeprefix(prefix).partition(":")[0]
-        return stem.replace("_", "-") if table == "partition" else stem
+        return stem.replace("_", "-") if slot == "partition" else stem
     return name
 
 
-def _plain_fields(part: Any) -> Mapping[str, Any] | None:
-    """The fields of a dataclass where JSON can carry them."""
-    if not is_dataclass(part) or isinstance(part, type):
+def _write_instance(slot: str, part: Any) -> dict[str, Any] | None:
+    """Write the fields of an instance; None if a configuration has no room for them."""
+    if slot in ("net", "data") or not is_dataclass(part):
         return None
-    values = asdict(part)
+    values = write_fields(part)
     try:
         json.dumps(values)
     except (TypeError, ValueError):

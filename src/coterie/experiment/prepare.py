@@ -1,7 +1,7 @@
-"""A configuration with its data, its partition and its parts: all that can be wrong shows here."""
+"""Prepares a run: loads and divides the data, builds the parts, checks all before it starts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,49 +36,40 @@ from coterie.native.library import loaded
 from coterie.nets.heads import Network
 
 Given = tuple[Dataset, Partition]
-_SITES = (GIVEN, "sites")  # data.name of data that are not Coterie's to put together
-
-
-def _nothing() -> np.ndarray:
-    return np.empty(0, np.int64)
+Samples = tuple[np.ndarray, np.ndarray]  # x and y
+_SITES = (GIVEN, "sites")  # data.name of data that must stay at their sites
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Ready to run; nothing has been written."""
+    """A run that is ready to start; nothing has been written."""
 
     config: Config
     dataset: Dataset
     partition: Partition
     spec: Spec
     parts: Parts
-    held: np.ndarray = field(default_factory=_nothing)  # training samples that are set aside
+    holdout: np.ndarray  # training samples that are set aside
 
     def summary(self) -> dict[str, Any]:
-        """What `partition.json` says."""
+        """Summarise data and partition, for `partition.json`."""
         shares, dataset = self.partition, self.dataset
         table = shares.class_table(dataset.y_train, dataset.classes)
-        digest = shares.digest()
         return {
             "heterogeneity": measure(table),
             "dataset": dataset.name,
             "fingerprint": dataset.fingerprint,
-            "digest": f"{digest}:{dataset.fingerprint}",
+            "digest": f"{shares.digest()}:{dataset.fingerprint}",
             "classes": dataset.classes,
             "clients": [
-                {
-                    "name": name,
-                    "train": len(shares.train[client]),
-                    "test": len(shares.test[client]),
-                    "classes": row.tolist(),
-                }
-                for client, name, row in zip(shares.clients, shares.names, table, strict=True)
+                {"name": c.name, "train": c.examples, "test": c.tests, "classes": row.tolist()}
+                for c, row in zip(list_clients(shares), table, strict=True)
             ],
         }
 
 
 def prepare(config: Config, folder: Path, given: Given | None = None) -> Experiment:
-    """Load the data, divide it, build the networks once."""
+    """Load the data, divide it, build the networks, and check that all fits together."""
     if config.record.tensorboard:
         check_installed()
     device = _device("run.device", config.run.device)
@@ -88,7 +79,7 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
             raise ConfigError(
                 f"net.kernel = 'native' is for CPUs, and this run computes on {other}"
             )
-    dataset, shares, held = _given(config, given) if given else _data(config)
+    dataset, shares, holdout = _load_data(config, given)
     _check_augment(config, dataset)
     config.objective.check(tuple(dataset.shape))
     if config.method.pooled:
@@ -103,7 +94,7 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
         local=config.local,
         method=Component.of(config.method),
         objective=Component.of(config.objective),
-        evaluators={name: Component.of(one) for name, one in config.evaluators.items()},
+        evaluators={name: Component.of(part) for name, part in config.evaluators.items()},
         folder=str(folder.absolute()),
         rounds=config.run.rounds,
         device=device,
@@ -114,46 +105,42 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
     if _build_model(parts).unit_images:
         _check_units(config, dataset)
         dataset = dataset.without_normalisation()
-    experiment = Experiment(config, dataset, shares, spec, parts, held)
-    _check_heads(experiment)
-    _check_pools(experiment)
+    experiment = Experiment(config, dataset, shares, spec, parts, holdout)
+    _check_evaluators(experiment)
     _check_cohort(experiment)
     _check_record(experiment)
     return experiment
 
 
-def _environment(spec: Spec) -> dict[str, str]:
-    """What a resumed run must find again to give the same bits."""
-    kernels = {"kernels": loaded().variant} if spec.net.kernel == "native" else {}
-    return exact.environment(spec.device) | kernels
-
-
 def make_plan(experiment: Experiment, folder: Path) -> Plan:
-    """What the loop is asked to do."""
-    config, dataset = experiment.config, experiment.dataset
+    """Make the settings of the loop."""
+    config, dataset, spec = experiment.config, experiment.dataset, experiment.spec
     # in a drawn order: where BatchNorm uses batch statistics, sorted classes would mislead it
     order = seeds.generator(0, "test-order").permutation(len(dataset.y_test))
     if dataset.groups is not None and (dataset.groups.test == NOBODY).any():
         order = order[dataset.groups.test[order] == NOBODY]  # the others are held out by clients
     train = np.sort(np.concatenate(list(experiment.partition.train.values())))
-    device, lanes = experiment.spec.device, experiment.parts.nets(METHOD).in_lanes
-    everything = DataShard(dataset, train, order, device=device, in_lanes=lanes)
+    lanes = experiment.parts.nets(METHOD).in_lanes
+    everything = DataShard(dataset, train, order, device=spec.device, in_lanes=lanes)
     holdout = None
-    if len(experiment.held):
+    if len(experiment.holdout):
         mirrored = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train)
-        drawn = seeds.generator(0, "holdout-order").permutation(experiment.held)
-        holdout = DataShard(mirrored, train, drawn, device=device, in_lanes=lanes)
+        drawn = seeds.generator(0, "holdout-order").permutation(experiment.holdout)
+        holdout = DataShard(mirrored, train, drawn, device=spec.device, in_lanes=lanes)
+    environment = exact.environment(spec.device)  # that a resumed run needs for the same bits
+    if spec.net.kernel == "native":
+        environment["kernels"] = loaded().variant
     return Plan(
         cohort=config.cohort,
         checkpoint=config.checkpoint,
         evaluation=Evaluation(config.evaluate, everything, holdout),
         folder=folder,
-        environment=_environment(experiment.spec),
+        environment=environment,
     )
 
 
 def make_executor(experiment: Experiment) -> Executor:
-    """Where the tasks will run."""
+    """Start what will run the tasks."""
     settings, clients = experiment.config.executor, list_clients(experiment.partition)
     if settings.kind == "serial":
         return Serial(Site(experiment.spec, experiment.partition))
@@ -169,86 +156,79 @@ def make_executor(experiment: Experiment) -> Executor:
 
 
 def make_player(experiment: Experiment) -> Player:
-    """A silent player in this process, for trials outside of a run."""
+    """Make a silent player in this process, for trials outside of a run."""
     serial = Serial(Site(experiment.spec, experiment.partition))
     return Player(experiment.parts, serial, Recorders(), experiment.config.server)
 
 
-def given_data(
-    sites: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    test: tuple[np.ndarray, np.ndarray] | None,
-    seed: int,
-) -> Given:
-    """The data set and partition of arrays that Python code passed in, one pair a site."""
+def given_data(sites: Mapping[str, Samples], test: Samples | None, seed: int) -> Given:
+    """Store the arrays that Python code passed in, one pair a site, and make their partition."""
     if not sites:
         raise DataError("no site was given: pass {'name': (x, y), ...}")
-    parts: dict[str, list[np.ndarray]] = {key: [] for key in ("x", "y", "x_test", "y_test")}
-    train: dict[int, np.ndarray] = {}
-    held: dict[int, np.ndarray] = {}
-    counts = [0, 0]
-    for index, (name, (x, y)) in enumerate(sites.items()):
-        x, y = np.asarray(x), np.asarray(y)
+    kept: list[Samples] = []
+    held_out: list[Samples] = []
+    for index, (name, samples) in enumerate(sites.items()):
+        x, y = map(np.asarray, samples)
         if not name or Path(name).name != name:  # its personal model becomes a file of that name
             raise DataError(f"the site {name!r} needs a name that can be a file's")
         if len(x) != len(y):
             raise DataError(f"site {name!r} has {len(x)} samples and {len(y)} labels")
         order = seeds.generator(seed, "hold-out", client=index).permutation(len(x))
         out = 0 if test is not None else len(x) // 5
-        for key, rows in (("", order[out:]), ("_test", order[:out])):
-            parts[f"x{key}"].append(x[rows])
-            parts[f"y{key}"].append(y[rows])
-        train[index] = np.arange(counts[0], counts[0] + len(x) - out)
-        held[index] = np.arange(counts[1], counts[1] + out)
-        counts[0] += len(x) - out
-        counts[1] += out
-    x_train, y_train = np.concatenate(parts["x"]), np.concatenate(parts["y"])
-    own = np.concatenate(parts["x_test"]), np.concatenate(parts["y_test"])
-    dataset = datasets.store(
-        GIVEN, make_raw("the given arrays", x_train, y_train, *(own if test is None else test))
-    )
-    if test is not None:  # what a site held out itself stays with it
-        held = partition.deal_test(train, dataset.y_train, dataset.y_test, dataset.classes)
-    return dataset, Partition(train, held, tuple(sites))
+        kept.append((x[order[out:]], y[order[out:]]))
+        held_out.append((x[order[:out]], y[order[:out]]))
+    tests = _join(held_out) if test is None else test
+    dataset = datasets.store(GIVEN, make_raw("the given arrays", *_join(kept), *tests))
+    train = _number(kept)
+    if test is None:  # what a site held out itself stays with it
+        dealt = _number(held_out)
+    else:
+        dealt = partition.deal_test(train, dataset.y_train, dataset.y_test, dataset.classes)
+    return dataset, Partition(train, dealt, tuple(sites))
 
 
-def _given(config: Config, given: Given) -> tuple[Dataset, Partition, np.ndarray]:
-    if config.data.holdout:
-        raise ConfigError(
-            f"data.holdout={config.data.holdout} is for data that Coterie divides; leave it out "
-            "with arrays that are divided already"
-        )
-    return *given, _nothing()
+def _join(samples: list[Samples]) -> Samples:
+    """Concatenate the samples of all sites, and their labels."""
+    x, y = zip(*samples, strict=True)
+    return np.concatenate(x), np.concatenate(y)
 
 
-def _data(config: Config) -> tuple[Dataset, Partition, np.ndarray]:
-    """The data set, who trains on what, and the training samples that are set aside."""
-    if config.data.name == GIVEN:
-        raise DataError("this run used arrays that a Python program passed in: resume it there")
+def _number(samples: list[Samples]) -> dict[int, np.ndarray]:
+    """Number the joined samples, site by site."""
+    ends = np.cumsum([len(y) for _, y in samples]).tolist()
+    return {i: np.arange(ends[i] - len(y), ends[i]) for i, (_, y) in enumerate(samples)}
+
+
+def _load_data(config: Config, given: Given | None) -> tuple[Dataset, Partition, np.ndarray]:
+    """Load the data set; decide who trains on what, and which training samples are set aside."""
     settings, seed = config.data, config.run.seed
-    if ":" in settings.name:
-        return _given(config, _read_source(config))
+    if given is None and ":" in settings.name:
+        given = _read_source(config)
+    if given is not None:
+        if settings.holdout:
+            raise ConfigError(
+                f"data.holdout={settings.holdout} is for data that Coterie divides; leave it out "
+                "with arrays that are divided already"
+            )
+        return *given, np.empty(0, np.int64)
+    if settings.name == GIVEN:
+        raise DataError("this run used arrays that a Python program passed in: resume it there")
     dataset = datasets.load(settings.name, settings.root, resize=settings.resize)
-    left, held = set_aside(dataset.y_train, seed, settings.holdout)
-    labels = dataset.y_train[left]
-    chosen = left[select(labels, dataset.classes, seed, settings.limit, settings.imbalance)]
-    groups = dataset.groups
+    left, holdout = set_aside(dataset.y_train, seed, settings.holdout)
+    labels, classes = dataset.y_train[left], dataset.classes
+    chosen = left[select(labels, classes, seed, settings.limit, settings.imbalance)]
+    labels, groups = dataset.y_train[chosen], dataset.groups
     if groups is not None:
         groups = replace(groups, train=groups.train[chosen])
     shares = partition.divide(
-        config.partition,
-        dataset.y_train[chosen],
-        dataset.y_test,
-        dataset.classes,
-        seed,
-        groups,
-        dataset.shape,
+        config.partition, labels, dataset.y_test, classes, seed, groups, dataset.shape
     )
     shares = replace(shares, train={k: chosen[rows] for k, rows in shares.train.items()})
-    return dataset, shares, held
+    return dataset, shares, holdout
 
 
 def _read_source(config: Config) -> Given:
-    """The data set and partition of the user's own source: a function that takes `data.root`."""
+    """Call the user's own data source, a function that takes `data.root`."""
     name = config.data.name
     source = config.objects.get("data") or registry.import_own(name, "data.name")
     if not callable(source):
@@ -268,8 +248,8 @@ def _device(key: str, name: str) -> str:
     try:
         torch.zeros(1, device=torch.device(name)).item()  # "meta" makes tensors without values
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        said = str(error).splitlines()[0]
-        raise ConfigError(f"{key} = {name!r} cannot be used here: {said}") from error
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{key} = {name!r} cannot be used here: {reason}") from error
     return name
 
 
@@ -281,7 +261,7 @@ def _check_augment(config: Config, dataset: Dataset) -> None:
 
 
 def _check_units(config: Config, dataset: Dataset) -> None:
-    """See that a method that compares pixels gets pixels."""
+    """Check that a method that compares pixels gets pixels."""
     name, shape = config.tables["method"]["name"], tuple(dataset.shape)
     if len(shape) != 3:
         raise ConfigError(
@@ -297,31 +277,26 @@ def _check_units(config: Config, dataset: Dataset) -> None:
 
 
 def _build_model(parts: Parts) -> Network:
-    """Build the networks; those that memory does not hold are a matter of the configuration."""
+    """Build the networks; if memory is too small for them, the configuration is wrong."""
     try:
         return parts.nets(METHOD)["model"]
     except (RuntimeError, MemoryError) as error:
-        said = str(error).splitlines()[0]
-        raise ConfigError(f"the network of [net] cannot be built: {said}") from error
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"the network of [net] cannot be built: {reason}") from error
 
 
-def _check_heads(experiment: Experiment) -> None:
-    """See that evaluators find the heads they need."""
-    net = experiment.parts.nets(METHOD)["model"]
+def _check_evaluators(experiment: Experiment) -> None:
+    """Check that the network has the heads they need, and that sites keep their data."""
+    config, net = experiment.config, experiment.parts.nets(METHOD)["model"]
     for name, evaluator in experiment.parts.evaluators.items():
         for head in evaluator.needs:
             if getattr(net, head) is None:
-                objective = experiment.config.tables["objective"]["name"]
+                objective = config.tables["objective"]["name"]
                 raise ConfigError(
                     f"evaluate.with = {name!r} needs a {head}, and objective.name = {objective!r} "
                     "has none: choose other evaluators"
                 )
-
-
-def _check_pools(experiment: Experiment) -> None:
-    """See that nothing asks sites for each other's data."""
-    for name, evaluator in experiment.parts.evaluators.items():
-        if evaluator.pools and experiment.config.data.name in _SITES:
+        if evaluator.pools and config.data.name in _SITES:
             raise ConfigError(
                 f"evaluate.with = {name!r} trains on the data of all clients together, and "
                 "those of sites stay where they are: use 'own_probe' or 'federated_probe'"
@@ -346,7 +321,7 @@ def _check_cohort(experiment: Experiment) -> None:
 
 
 def _check_record(experiment: Experiment) -> None:
-    """See that there is a global model to take an embedding from."""
+    """Check that there is a global model for the embedding."""
     if not experiment.config.record.embedding:
         return
     if experiment.parts.method.model(experiment.parts.start()) is None:

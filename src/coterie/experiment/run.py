@@ -1,16 +1,17 @@
-"""Runs a configuration from start, or from where it was stopped, to its outputs."""
+"""Runs a configuration from its start, or resumes it, and writes the outputs."""
 
 import json
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 
 from coterie.core import exact
 from coterie.core.bundle import Tensors
@@ -24,26 +25,22 @@ from coterie.engine.play import Player
 from coterie.engine.record import Recorder, Recorders, RoundEvent
 from coterie.engine.spec import Parts
 from coterie.engine.tensorboard import TensorBoard
-from coterie.experiment import config as configuration
-from coterie.experiment.config import Config
+from coterie.experiment.config import GIVEN, Config, resolve_request
 from coterie.experiment.prepare import (
     Experiment,
     Given,
+    Samples,
     given_data,
     make_executor,
     make_plan,
     prepare,
 )
-from coterie.experiment.tables import read, request
+from coterie.experiment.tables import Source, read, request
 from coterie.nets.heads import Network
 from coterie.report.page import write_report
 
-CONFIG, PARTITION, MODEL, REPORT = (
-    "config.toml",
-    "partition.json",
-    "model.safetensors",
-    "report.html",
-)
+CONFIG, PARTITION = "config.toml", "partition.json"
+MODEL, REPORT = "model.safetensors", "report.html"
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ class Result:
         return self.history[-1].metrics
 
     def model(self) -> Network:
-        """The trained network, in eval mode."""
+        """Load the trained network, in eval mode."""
         if not (self.folder / MODEL).is_file():
             raise ConfigError(f"the method of {self.folder} has no global model, see personal/")
         net = Parts(self.experiment.spec).nets(METHOD)["model"]
@@ -68,12 +65,12 @@ class Result:
         return net.eval()
 
     def encoder(self) -> torch.nn.Module:
-        """The trained backbone alone: images in, representations out."""
+        """Load the trained backbone alone, which maps images to representations."""
         return self.model().backbone
 
 
 def run(
-    config: str | Path | Mapping[str, Mapping[str, Any]] | None = None,
+    config: Source = None,
     *,
     out: str | Path | None = None,
     resume: bool = False,
@@ -86,20 +83,16 @@ def run(
     Overrides are tables (`local={"lr": 0.1}`) or dotted keys (`**{"local.lr": 0.1}`).
     """
     folder = Path(out) if out is not None else None
-    return execute(
-        choose(config, overrides, folder, resume), folder, resume, allow_inexact, recorders
-    )
+    chosen = choose(config, overrides, folder, resume)
+    return execute(chosen, folder, resume, allow_inexact, recorders)
 
 
 def choose(
-    source: str | Path | Mapping[str, Mapping[str, Any]] | None,
-    overrides: Mapping[str, Any],
-    folder: Path | None = None,
-    resume: bool = False,
+    source: Source, overrides: Mapping[str, Any], folder: Path | None = None, resume: bool = False
 ) -> Config:
-    """The configuration that is meant; a run that is resumed without one has its own."""
+    """Resolve a configuration; a resumed run without one uses that of its folder."""
     saved = folder / CONFIG if resume and folder is not None else None
-    return configuration.resolve_request(request(source, overrides, saved))
+    return resolve_request(request(source, overrides, saved))
 
 
 def execute(
@@ -112,62 +105,65 @@ def execute(
 ) -> Result:
     """Prepare, lock, start or resume, run to the end, write the outputs."""
     if resume and folder is None:
-        raise ConfigError("--resume needs --out, the directory of the run to go on with")
+        raise ConfigError("--resume needs --out, the directory of the run to resume")
     folder = folder or default_folder(config.name)
     with exact.exact_arithmetic():
         experiment = prepare(config, folder, given)
         if folder.is_dir() and not rundir.is_used(folder) and rundir.has_foreign_files(folder):
             raise ConfigError(f"{folder} is not empty and holds no run; choose another --out")
-        with rundir.RunLock(folder):
+        with rundir.lock_folder(folder):
             if rundir.is_used(folder) and not resume:
                 raise ConfigError(
-                    f"{folder} holds a run already; add --resume to go on with it, or choose "
-                    "another --out"
+                    f"{folder} holds a run already; add --resume to resume it, or choose another "
+                    "--out"
                 )
             return _drive(experiment, folder, allow_inexact, recorders)
 
 
 def default_folder(name: str) -> Path:
-    """`runs/<config>-<time>`, never one that exists."""
+    """Choose `runs/<config>-<time>`, with a number behind it if that exists."""
     stem = f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder, again = Path("runs") / stem, 1
+    folder, number = Path("runs") / stem, 1
     while folder.exists():
-        again += 1
-        folder = Path("runs") / f"{stem}-{again}"
+        number += 1
+        folder = Path("runs") / f"{stem}-{number}"
     return folder
 
 
 def _drive(
-    experiment: Experiment, folder: Path, allow_inexact: bool, recorders: Sequence[Recorder]
+    experiment: Experiment, folder: Path, allow_inexact: bool, listeners: Sequence[Recorder]
 ) -> Result:
+    """Start or resume a run in a locked folder, and write its outputs."""
     rundir.clean(folder)
     _begin(experiment, folder)
     boards = [TensorBoard(folder)] if experiment.config.record.tensorboard else []
-    everyone = Recorders([*recorders, *boards])
+    recorders = Recorders([*listeners, *boards])
     if local := [k for k in experiment.config.objects if k not in ("partition", "data")]:
-        everyone.note(f"{', '.join(local)} of this process only: executor.kind = serial")
+        recorders.note(f"{', '.join(local)} of this process only: executor.kind = serial")
     if experiment.dataset.groups and experiment.config.tables["partition"]["kind"] != "by-group":
-        everyone.note("the data have clients of their own: partition.kind=by-group")
+        recorders.note("the data have clients of their own: partition.kind=by-group")
     plan = make_plan(experiment, folder)
-    standing = _standing(plan, allow_inexact, everyone)
-    if standing and standing.position.finished and _delivered(experiment, folder, standing):
+    standing = _load_standing(plan, allow_inexact, recorders)
+    if standing and standing.position.finished and _is_complete(experiment, folder, standing):
         return Result(folder, standing.history, experiment)
     try:
         executor = make_executor(experiment)
         try:
-            player = Player(experiment.parts, executor, everyone, experiment.config.server)
+            player = Player(experiment.parts, executor, recorders, experiment.config.server)
             loop = Loop(plan, player, rundir.next_attempt(folder))
             standing = loop.run(standing or loop.start())
             _finish(experiment, folder, loop, standing)
         finally:
             executor.close()
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; go on with: coterie run --out {folder} --resume") from None
+        raise Interrupted(
+            f"interrupted; resume with: coterie run --out {folder} --resume"
+        ) from None
     return Result(folder, standing.history, experiment)
 
 
 def _begin(experiment: Experiment, folder: Path) -> None:
-    """Write what the run is, or check that it is still the same."""
+    """Write configuration and partition, or check that they are those of the run."""
     summary = experiment.summary()
     config = folder / CONFIG
     if not config.exists():
@@ -177,53 +173,51 @@ def _begin(experiment: Experiment, folder: Path) -> None:
     if difference := experiment.config.difference(read(config)):
         raise ConfigError(f"{folder} was started with another configuration: {difference}")
     try:
-        told = json.loads((folder / PARTITION).read_text())["digest"]
+        digest = json.loads((folder / PARTITION).read_text())["digest"]
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"{folder / PARTITION} cannot be read: {error}") from error
-    if told != summary["digest"]:
+    if digest != summary["digest"]:
         raise DataError(f"the data of {folder} are not the ones it was started with")
 
 
-def _standing(plan: Plan, allow_inexact: bool, recorders: Recorders) -> Standing | None:
-    """Where an earlier attempt left the run; what it did not commit is forgotten."""
+def _load_standing(plan: Plan, allow_inexact: bool, recorders: Recorders) -> Standing | None:
+    """Load what an earlier attempt committed, and discard the rest; None if there is nothing."""
     store, metrics = plan.checkpoints(), plan.metrics()
-    found = store.load_newest()
-    if found is None:
+    loaded = store.load_newest()
+    if loaded is None:
         metrics.truncate(0)
         return None
-    server, position, complaints = found
+    server, position, problems = loaded
     position = replace(position, environment=plan.environment) if allow_inexact else position
-    for complaint in complaints:
-        recorders.note(f"a checkpoint is broken, the one before is used: {complaint}")
+    for problem in problems:
+        recorders.note(f"a checkpoint is broken, the one before is used: {problem}")
     for name, value in plan.environment.items():
-        before = position.environment.get(name, value)  # older checkpoints say less
+        before = position.environment.get(name, value)  # older checkpoints have fewer
         if before != value and not allow_inexact:
             raise ConfigError(
                 f"the run was made with {name} {before}, this is {name} {value}: the bits would "
-                "differ; --allow-inexact goes on all the same"
+                "differ; --allow-inexact resumes all the same"
             )
     store.discard_after(position.round)
     metrics.truncate(position.metrics_bytes)
     return Standing(server, position, tuple(metrics.read()))
 
 
-def _delivered(experiment: Experiment, folder: Path, standing: Standing) -> bool:
-    """Whether all that users take away is there."""
-    method, wanted = experiment.parts.method, [REPORT]
+def _is_complete(experiment: Experiment, folder: Path, standing: Standing) -> bool:
+    """Whether all outputs of a finished run exist."""
+    method, outputs = experiment.parts.method, [REPORT]
     if method.model(standing.server) is not None:
-        wanted.append(MODEL)
-        wanted += [embedding.EMBEDDING] if experiment.config.record.embedding else []
+        outputs += [MODEL, embedding.EMBEDDING] if experiment.config.record.embedding else [MODEL]
     if method.has("personal"):
-        wanted.append("personal")
-    return all((folder / name).exists() for name in wanted)
+        outputs.append("personal")
+    return all((folder / name).exists() for name in outputs)
 
 
 def _finish(experiment: Experiment, folder: Path, loop: Loop, standing: Standing) -> None:
-    """Leave what users take away; the report comes last and marks the end."""
+    """Write the outputs; the report comes last and marks a finished run."""
     weights = experiment.parts.method.model(standing.server)
     if weights is not None:
-        whole = {name: tensor.clone().contiguous() for name, tensor in weights.items()}
-        replace_durably(folder / MODEL, save(whole, metadata={"format": "pt"}))
+        rundir.write_weights(folder / MODEL, weights)
         if experiment.config.record.embedding:
             _embed(experiment, folder, weights)
     if experiment.parts.method.has("personal"):
@@ -233,27 +227,20 @@ def _finish(experiment: Experiment, folder: Path, loop: Loop, standing: Standing
 
 
 def _embed(experiment: Experiment, folder: Path, weights: Tensors) -> None:
-    """Write what the global model makes of a sample of the training images."""
-    shares, dataset, seed = experiment.partition, experiment.dataset, experiment.spec.seed
-    rows = embedding.draw(shares.train, experiment.config.record.embedding, seed)
-    shards = {
-        client: DataShard(
-            dataset,
-            some,
-            np.empty(0, np.int64),
-            device=experiment.spec.device,
-            shift=shares.shifts.get(client),
-        )
-        for client, some in rows.items()
+    """Write representations of a sample of the training data by the global model."""
+    shares, dataset, spec = experiment.partition, experiment.dataset, experiment.spec
+    rows = embedding.draw(shares.train, experiment.config.record.embedding, spec.seed)
+    make_shard = partial(DataShard, dataset, test=np.empty(0, np.int64), device=spec.device)
+    samples = {
+        client: (make_shard(own, shift=shares.shifts.get(client)), own)
+        for client, own in rows.items()
     }
     nets = experiment.parts.nets(METHOD)
     net = nets.frozen_on_server("model", weights)
     with experiment.parts.kernels():
-        embedding.write(folder / embedding.EMBEDDING, net, shards, rows, dataset.y_train, seed)
+        path = folder / embedding.EMBEDDING
+        embedding.write(path, net, samples, dataset.y_train, spec.seed)
     nets.release()
-
-
-Samples = tuple[np.ndarray, np.ndarray]
 
 
 def fit(
@@ -266,11 +253,11 @@ def fit(
     recorders: Sequence[Recorder] = (),
     **overrides: Any,
 ) -> Result:
-    """Train on arrays in memory: a name for each site, with its samples and labels.
+    """Train on arrays in memory: samples and labels of each site, by its name.
 
     Without `test`, a seeded fifth of every site's samples is held out. Everything else is as in
     `run`; the configuration starts from the shipped one for the digits.
     """
-    config = choose(None, {"method": method, "data.name": configuration.GIVEN, **overrides})
+    config = choose(None, {"method": method, "data.name": GIVEN, **overrides})
     given = given_data(sites, test, config.run.seed)
     return execute(config, Path(out) if out else None, resume, False, recorders, given)

@@ -39,7 +39,7 @@ class Evaluator(ABC):
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
         """The metrics of one model on one body of data; the seed is the same in every round."""
 
-    def summarise(self, found: Mapping[ClientId, Mapping[str, float]]) -> Mapping[str, float]:
+    def summarise(self, scores: Mapping[ClientId, Mapping[str, float]]) -> Mapping[str, float]:
         """For evaluators on clients: the federation's metrics from every client's."""
         return {}
 

@@ -208,7 +208,7 @@ def add_up(experiment: Experiment, timing: Timing) -> float:
         )
         for where in ("server", "client")
     }
-    tests = len(experiment.dataset.y_test) + len(experiment.held)
+    tests = len(experiment.dataset.y_test) + len(experiment.holdout)
     tested = timing.sample * tests * times["server"]
     own = timing.sample * sum(map(len, shares.test.values()))
     own *= times["client"]

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.core.fields import Count, NonNegative, Positive, PositiveCount, PositiveShare
-from coterie.experiment.tables import validate
+from coterie.experiment.schema import validate
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 Changes = dict[str, Any]  # "table.key" -> value

@@ -44,11 +44,11 @@ def test_nothing_is_set_aside_by_default() -> None:
 def test_nobody_trains_on_it(more: dict[str, Any]) -> None:
     experiment = prepared(holdout=0.2, **more)
     trained = np.concatenate(list(experiment.partition.train.values()))
-    assert not np.intersect1d(trained, experiment.held).size
-    assert len(experiment.held) == pytest.approx(0.2 * len(experiment.dataset.y_train), abs=5)
-    assert len(np.unique(experiment.dataset.y_train[experiment.held])) == 10
+    assert not np.intersect1d(trained, experiment.holdout).size
+    assert len(experiment.holdout) == pytest.approx(0.2 * len(experiment.dataset.y_train), abs=5)
+    assert len(np.unique(experiment.dataset.y_train[experiment.holdout])) == 10
     if not more:
-        assert len(trained) + len(experiment.held) == len(experiment.dataset.y_train)
+        assert len(trained) + len(experiment.holdout) == len(experiment.dataset.y_train)
 
 
 def test_the_limit_is_taken_of_what_is_left() -> None:
@@ -77,19 +77,19 @@ def test_the_global_model_is_measured_on_it(tmp_path: Path) -> None:
     result = coterie.run("digits/fedavg", out=tmp_path, **SMALL, data={"holdout": 0.2})
     for event in result.history:
         assert {"accuracy", "loss", "holdout_accuracy", "holdout_loss"} <= set(event.metrics)
-    held = len(result.experiment.held)
+    held = len(result.experiment.holdout)
     right = result.metrics["holdout_accuracy"] * held
     assert right == pytest.approx(round(right))  # a share of so many samples
 
 
 def test_measuring_it_changes_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_it = coterie.run("digits/fedavg", out=tmp_path / "a", **SMALL, data={"holdout": 0.2})
-    original = Evaluation._on_server
+    original = Evaluation.measure
 
-    def without(self: Evaluation, *words: Any) -> Any:
-        return original(Evaluation(self.settings, self.data), *words)
+    def without(self: Evaluation, *arguments: Any) -> Any:
+        return original(Evaluation(self.settings, self.data), *arguments)
 
-    monkeypatch.setattr(Evaluation, "_on_server", without)
+    monkeypatch.setattr(Evaluation, "measure", without)
     without_it = coterie.run("digits/fedavg", out=tmp_path / "b", **SMALL, data={"holdout": 0.2})
     assert with_it.history[-1].digest == without_it.history[-1].digest
     assert with_it.metrics["accuracy"] == without_it.metrics["accuracy"]

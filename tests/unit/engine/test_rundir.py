@@ -9,41 +9,42 @@ from pathlib import Path
 import pytest
 
 from coterie.core.errors import CheckpointError, ConfigError
-from coterie.engine.rundir import RunLock, clean, is_used, next_attempt
+from coterie.engine.rundir import clean, is_used, lock_folder, next_attempt
 
 HOLD = (
-    "import sys; from pathlib import Path; from coterie.engine.rundir import RunLock; "
-    "lock = RunLock(Path(sys.argv[1])).__enter__(); print('held', flush=True); sys.stdin.read()"
+    "import sys; from pathlib import Path; from coterie.engine.rundir import lock_folder; "
+    "lock = lock_folder(Path(sys.argv[1])); lock.__enter__(); print('held', flush=True); "
+    "sys.stdin.read()"
 )
 
 
 def test_the_lock_makes_the_folder_and_names_its_holder(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "one"
-    with RunLock(folder):
+    with lock_folder(folder):
         assert (folder / ".lock").read_text() == (
             f"process {os.getpid()} on {socket.gethostname()}"
         )
 
 
 def test_a_second_handle_is_refused(tmp_path: Path) -> None:
-    with RunLock(tmp_path):
+    with lock_folder(tmp_path):
         holder = f"in use by process {os.getpid()} on {socket.gethostname()}; choose another --out"
         for _ in range(2):
-            with pytest.raises(ConfigError, match=holder), RunLock(tmp_path):
+            with pytest.raises(ConfigError, match=holder), lock_folder(tmp_path):
                 raise AssertionError("the lock was given twice")
-    with RunLock(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
 def test_the_lock_is_released_after_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="inside"), RunLock(tmp_path):
+    with pytest.raises(ValueError, match="inside"), lock_folder(tmp_path):
         raise ValueError("inside")
-    with RunLock(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
 def test_different_folders_do_not_meet(tmp_path: Path) -> None:
-    with RunLock(tmp_path / "a"), RunLock(tmp_path / "b"):
+    with lock_folder(tmp_path / "a"), lock_folder(tmp_path / "b"):
         pass
 
 
@@ -56,32 +57,35 @@ def test_another_process_holds_the_lock_until_it_dies(tmp_path: Path) -> None:
             assert process.stdout.readline() == "held\n"
             with (
                 pytest.raises(ConfigError, match=f"in use by process {process.pid} on"),
-                RunLock(tmp_path),
+                lock_folder(tmp_path),
             ):
                 raise AssertionError("the lock was given twice")
         finally:
             process.kill()
             process.communicate()
-    with RunLock(tmp_path):
+    with lock_folder(tmp_path):
         assert str(os.getpid()) in (tmp_path / ".lock").read_text()
 
 
 def test_a_child_does_not_inherit_the_lock(tmp_path: Path) -> None:
     waiting = [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"]
-    with RunLock(tmp_path):
+    with lock_folder(tmp_path):
         process = subprocess.Popen(
             waiting, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, close_fds=False
         )
     with process:
         assert process.stdout.readline() == "up\n"
-        with RunLock(tmp_path):
+        with lock_folder(tmp_path):
             process.communicate()
 
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(CheckpointError, match="cannot use the run directory"), RunLock(folder):
+        with (
+            pytest.raises(CheckpointError, match="cannot use the run directory"),
+            lock_folder(folder),
+        ):
             raise AssertionError("a file was taken for a folder")
 
 
@@ -112,7 +116,7 @@ def test_clean_removes_what_is_half_done_and_nothing_else(tmp_path: Path) -> Non
 
 def test_used(tmp_path: Path) -> None:
     assert not is_used(tmp_path / "missing")
-    with RunLock(tmp_path):
+    with lock_folder(tmp_path):
         next_attempt(tmp_path)
     assert not is_used(tmp_path)
     for name in ("config.toml", "metrics.jsonl", "checkpoints"):

@@ -217,7 +217,7 @@ def test_the_server_tests_on_samples_that_no_client_holds_where_there_are_some(
 def test_samples_that_were_set_aside_are_the_holdouts_test_samples(tmp_path: Path) -> None:
     experiment = make(tmp_path)
     assert make_plan(experiment, tmp_path).evaluation.holdout is None
-    held = replace(experiment, held=np.array([2, 5, 7]))
+    held = replace(experiment, holdout=np.array([2, 5, 7]))
     holdout: Any = make_plan(held, tmp_path).evaluation.holdout
     (batch,) = holdout.sweep(test=True)
     expected = experiment.dataset.x_train[[2, 5, 7], 0].tolist()

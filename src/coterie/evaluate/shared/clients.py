@@ -1,4 +1,4 @@
-"""What an evaluator on clients reports of the whole federation."""
+"""What an evaluator on clients reports about the whole federation."""
 
 from collections.abc import Mapping
 
@@ -6,20 +6,22 @@ import numpy as np
 
 from coterie.kit import ClientId
 
+Scores = Mapping[ClientId, Mapping[str, float]]  # the metrics of every client
 
-def summarise_clients(
-    found: Mapping[ClientId, Mapping[str, float]], metric: str
-) -> dict[str, float]:
-    """Mean, spread and worst decile of a metric, each client counting once."""
-    values = np.sort([metrics[metric] for metrics in found.values()])
+
+def summarise_clients(scores: Scores, metric: str, averages: Mapping[str, str]) -> dict[str, float]:
+    """Compute mean, spread and worst decile of a metric, and plain means of other metrics.
+
+    Each client counts once. `averages` has the metric of each mean, by the name it is reported as.
+    """
+    values = np.sort([metrics[metric] for metrics in scores.values()])
     worst = max(1, len(values) // 10)
     return {
         f"client_{metric}_mean": float(values.mean()),
         f"client_{metric}_std": float(values.std()),
         f"client_{metric}_worst_decile": float(values[:worst].mean()),
+        **{
+            name: float(np.mean([metrics[other] for metrics in scores.values()]))
+            for name, other in averages.items()
+        },
     }
-
-
-def average_clients(found: Mapping[ClientId, Mapping[str, float]], metric: str) -> float:
-    """The mean of a metric, each client counting once."""
-    return float(np.mean([metrics[metric] for metrics in found.values()]))

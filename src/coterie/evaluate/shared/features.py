@@ -1,4 +1,4 @@
-"""Representations of a body of data."""
+"""Representations of training and test samples by a frozen network."""
 
 from typing import Literal
 from weakref import WeakKeyDictionary
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.kit import Bundle, ClientState, Frozen, Shard
+from coterie.kit import Bundle, ClientState, FederatedEvaluator, Frozen, Shard
 
 Features = tuple[Tensor, Tensor]  # h or z of length one, and the labels
 Layer = Literal["h", "z"]  # before the projector, or behind it
@@ -18,20 +18,20 @@ _known = WeakKeyDictionary()
 
 
 def heads_for(layer: Layer) -> tuple[str, ...]:
-    """The heads that a network needs to have a layer."""
+    """List the heads that a network needs to have a layer."""
     return ("projector",) if layer == "z" else ()
 
 
 def features(net: Frozen, data: Shard, test: bool = False, layer: Layer = "h") -> Features:
-    """h (or z) of all training (or test) samples, each divided by its length."""
-    found = _known.setdefault(net, WeakKeyDictionary()).setdefault(data, {})
-    if (test, layer) not in found:
-        found[test, layer] = _encode(net, data, test, layer)
-    return found[test, layer]
+    """Compute h (or z) of all training (or test) samples, each divided by its length."""
+    known = _known.setdefault(net, WeakKeyDictionary()).setdefault(data, {})
+    if (test, layer) not in known:
+        known[test, layer] = _encode(net, data, test, layer)
+    return known[test, layer]
 
 
-def encode_client(net: Frozen, data: Shard) -> ClientState:
-    """A client's state for an evaluation: h and y of its training and of its test samples."""
+def encode_client(self: FederatedEvaluator, net: Frozen, data: Shard) -> ClientState:
+    """Fill the slot `begin`: the client's state is h and y of its training and test samples."""
     groups = {}
     for group, test in (("train", False), ("test", True)):
         h, y = features(net, data, test)

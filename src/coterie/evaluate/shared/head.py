@@ -20,11 +20,11 @@ from torch import Tensor
 from coterie.kit import Tensors, seeds
 
 RATE, BATCH, MOMENTUM = 30.0, 256, 0.9
-EPOCHS, STEPS = 100, 2000  # as many epochs, and as many steps, at least
+EPOCHS, STEPS = 100, 2000  # at least so many epochs, and so many steps
 
 
 def fresh_head(classes: int, h: Tensor) -> Tensors:
-    """The classifier before training: zeros."""
+    """Make the classifier before training: zeros."""
     return {"weight": h.new_zeros(classes, h.shape[1]), "bias": h.new_zeros(classes)}
 
 
@@ -35,10 +35,10 @@ def train_head(
     draw: np.random.Generator,
     part: tuple[int, int] = (0, 1),
 ) -> Tensors:
-    """Train a classifier; `part` (i, n) plays the i-th of n equal parts of the schedule."""
+    """Train a classifier; `part` (i, n) runs the i-th of n equal parts of the schedule."""
     weight, bias = head["weight"].clone(), head["bias"].clone()
     push, lift = torch.zeros_like(weight), torch.zeros_like(bias)
-    place, parts = part
+    index, parts = part
     steps = -(-len(y) // BATCH)  # an epoch
     epochs = -(-max(EPOCHS, -(-STEPS // steps)) // parts)
     wanted = torch.eye(len(bias), dtype=h.dtype, device=h.device)[y]
@@ -51,7 +51,7 @@ def train_head(
             error = ((x @ weight.T + bias).softmax(dim=1) - wanted[rows]) / BATCH
             push = MOMENTUM * push + error.T @ x
             lift = MOMENTUM * lift + error.sum(dim=0)
-            done = (place + (epoch + step / steps) / epochs) / parts
+            done = (index + (epoch + step / steps) / epochs) / parts
             rate = RATE * (1.0 + math.cos(math.pi * done)) / 2
             weight -= rate * push
             bias -= rate * lift
@@ -59,14 +59,14 @@ def train_head(
 
 
 def count_right(head: Tensors, h: Tensor, y: Tensor) -> int:
-    """How many samples a classifier gets right."""
+    """Count the samples that a classifier gets right."""
     if not len(y):
         return 0
     return int(((h @ head["weight"].T + head["bias"]).argmax(dim=1) == y).sum())
 
 
 def choose_balanced(y: Tensor, share: float, seed: int) -> Tensor:
-    """A share of the samples, as many of each class: one at least, all where it has too few."""
+    """Draw a share of the samples, as many of each class: at least one, all if it has too few."""
     labels = y.cpu().numpy()
     draw, classes = seeds.generator(seed, "probe/labels"), np.unique(labels)
     each = max(1, round(share * len(labels) / len(classes)))
