@@ -158,13 +158,13 @@ class _Evaluating:
         replies = self.player.ask("evaluate", clients, down, round, self.attempt, program)
         for done, reply in enumerate(replies, start=1):
             self.result.bytes_down += down.nbytes()
-            if reply.error is not None:
-                if reply.error.kind == "disk":
-                    raise CheckpointError(reply.error.reason)
+            if reply.error is None:
+                yield reply
+            elif reply.error.kind == "disk":
+                raise CheckpointError(reply.error.reason)
+            else:
                 text = f"client {reply.client} was not evaluated: {reply.error.reason}"
                 recorders.note(text, trace=reply.error.trace)
-                continue
-            yield reply
             recorders.emit(ClientEvent(round.index, round.total, done, len(clients), "testing"))
 
 

@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
@@ -35,6 +36,7 @@ from coterie.native.library import kernel_in_use
 
 GIVEN = "given"  # the data set of a run over arrays that Python code passed in
 _DEFAULT_CHOICE = {"partition": "dirichlet", "objective": "supervised", "method": "fedavg"}
+_BARE = re.compile(r"[A-Za-z0-9_-]+")  # keys that TOML takes without quotes
 _UNHASHED = ("executor", "checkpoint", "record")
 _OF_METHOD = ("method", "objective", "server")
 _BASES: dict[str, type[Any]] = {"method": Method, "objective": Objective, "partition": object}
@@ -224,5 +226,8 @@ def _toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {_toml(v)}' for key, v in value.items())} }}"
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+        pairs = (f"{k if _BARE.fullmatch(k) else _toml(k)} = {_toml(v)}" for k, v in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML has no raw DEL

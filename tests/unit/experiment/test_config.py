@@ -189,3 +189,12 @@ def test_a_method_without_a_shipped_configuration_is_taken_by_its_name(tmp_path:
     path.write_text('[data]\nname = "mnist"\n[method]\nname = "moon"\n[run]\nseed = 4\n')
     config = method_config("fedprox", str(path), {}, number=0)
     assert config.method == FedProx() and config.run.seed == 4
+
+
+@pytest.mark.parametrize(
+    "text", ["a\x7fb", 'with "quotes"', "back\\slash", "line\nbreak", "Zürich 🏥"]
+)
+def test_any_text_survives_the_saved_file(text: str) -> None:
+    tables = {"data": {"root": text}, "net": {"backbone": "own_parts:Net", "options": {text: text}}}
+    config = resolve(tables)
+    assert config.difference(tomllib.loads(config.to_toml())) is None
