@@ -4,7 +4,8 @@
 
 gives the contract, the local loop, and modules of ready-made pieces: `fields` (types of
 hyper-parameters), `losses` and `self_supervised`, `stock` (functions that fill slots), `personal`,
-`prototypes`, `clustering`, `server_training`, `seeds`.
+`prototypes`, `clustering`, `server_training`, `seeds`. Where a file needs many
+names, the rare ones are `kit.Sum()` and the like, after `from coterie import kit`.
 """
 
 from coterie.core import fields, seeds
@@ -29,73 +30,22 @@ from coterie.kit.evaluator import Evaluator
 from coterie.kit.local import Stepper, parameters, pull_towards, train
 from coterie.kit.method import FederatedEvaluator, Method
 from coterie.kit.networks import Frozen, Nets, References
-from coterie.kit.objective import Loss, Objective, projected
+from coterie.kit.objective import Loss, Objective
 from coterie.kit.pairs import PairPool, Pairs
-from coterie.kit.rules import Gather, Mean, Rule, Sum
-from coterie.kit.stages import Answer, Stage, State, resolve, split, trim
+from coterie.kit.rules import Gather, Mean, Rule, Rules, Sum
+from coterie.kit.stages import Answer, Replies, Stage, State, resolve, split, trim
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network, Outputs, TargetNetwork, follow, mlp_head, moon_projector
 
+# fmt: off
 __all__ = [
-    "Answer",
-    "Backbone",
-    "Batch",
-    "Blob",
-    "Builder",
-    "Bundle",
-    "ClientContext",
-    "ClientId",
-    "ClientState",
-    "ConfigError",
-    "Diverged",
-    "Evaluator",
-    "FederatedEvaluator",
-    "Frozen",
-    "Gather",
-    "Local",
-    "Loss",
-    "Mean",
-    "Method",
-    "Nets",
-    "Network",
-    "NoReplies",
-    "NormKind",
-    "Objective",
-    "Outputs",
-    "PairPool",
-    "Pairs",
-    "Payload",
-    "References",
-    "Reply",
-    "Round",
-    "Rule",
-    "ServerContext",
-    "ServerState",
-    "Shard",
-    "Stage",
-    "State",
-    "Stepper",
-    "Sum",
-    "TargetNetwork",
-    "Tensors",
-    "class_imbalance",
-    "clustering",
-    "fields",
-    "follow",
-    "losses",
-    "mlp_head",
-    "moon_projector",
-    "parameters",
-    "personal",
-    "projected",
-    "prototypes",
-    "pull_towards",
-    "resolve",
-    "seeds",
-    "self_supervised",
-    "server_training",
-    "split",
-    "stock",
-    "train",
-    "trim",
+    "Answer", "Backbone", "Batch", "Blob", "Builder", "Bundle", "ClientContext", "ClientId",
+    "ClientState", "ConfigError", "Diverged", "Evaluator", "FederatedEvaluator", "Frozen", "Gather",
+    "Local", "Loss", "Mean", "Method", "Nets", "Network", "NoReplies", "NormKind", "Objective",
+    "Outputs", "PairPool", "Pairs", "Payload", "References", "Replies", "Reply", "Round", "Rule",
+    "Rules", "ServerContext", "ServerState", "Shard", "Stage", "State", "Stepper", "Sum",
+    "TargetNetwork", "Tensors", "class_imbalance", "clustering", "fields", "follow", "losses",
+    "mlp_head", "moon_projector", "parameters", "personal", "prototypes", "pull_towards", "resolve",
+    "seeds", "self_supervised", "server_training", "split", "stock", "train", "trim",
 ]
+# fmt: on

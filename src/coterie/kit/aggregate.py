@@ -13,7 +13,7 @@ from torch import Tensor
 from coterie.core.bundle import Blob, Payload, Scalar, Tensors
 from coterie.core.errors import ConfigError, NoReplies
 from coterie.core.task import ClientId, Reply
-from coterie.kit.rules import Gather, Mean, Rule
+from coterie.kit.rules import Gather, Mean, Rules
 
 LARGEST = 1e30  # squares of such entries leave float32: no honest update has them
 _SAMPLES_LIMIT = 2**53  # beyond it float64 weights are no longer exact
@@ -29,7 +29,7 @@ def schema(tensors: Tensors) -> Schema:
 class Screen:
     """Decides whether a reply may be reduced; says why not."""
 
-    def __init__(self, down: Payload, rules: Mapping[str, Rule]) -> None:
+    def __init__(self, down: Payload, rules: Rules) -> None:
         self._rules = rules
         self._expected: dict[str, Schema] = {}
         for group, rule in rules.items():
@@ -105,7 +105,7 @@ class Reduced:
         return dict(self.groups[group])
 
 
-def reduce(replies: Iterator[Reply], rules: Mapping[str, Rule]) -> Reduced:
+def reduce(replies: Iterator[Reply], rules: Rules) -> Reduced:
     """One pass over the replies; means are weighted by numbers of samples.
 
     Integer tensors under `mean` (BatchNorm's batch counter) take the largest value.
@@ -132,15 +132,10 @@ def reduce(replies: Iterator[Reply], rules: Mapping[str, Rule]) -> Reduced:
     if not examples:
         raise NoReplies("no valid reply to reduce")
     total = sum(examples.values())
-    groups = {
-        group: {
-            name: _settle(
-                value, total if isinstance(rules[group], Mean) else 1, dtypes[group][name]
-            )
-            for name, value in tensors.items()
-        }
-        for group, tensors in sums.items()
-    }
+    groups: dict[str, Tensors] = {}
+    for group, tensors in sums.items():
+        weight, kinds = total if isinstance(rules[group], Mean) else 1, dtypes[group]
+        groups[group] = {n: _settle(value, weight, kinds[n]) for n, value in tensors.items()}
     return Reduced(groups, gathered, examples, scalars, blobs)
 
 

@@ -44,11 +44,9 @@ def cluster(
     for _ in range(iterations):
         places = shares(rows, centroids).argmax(dim=1)
         sums = torch.zeros_like(centroids).index_add_(0, places, rows)
-        strays = torch.from_numpy(
-            generator.integers(len(rows), size=count)
-        )  # whether needed or not
+        strays = generator.integers(len(rows), size=count)  # whether needed or not
         lost = sums.norm(dim=1, keepdim=True) < _LEAST
-        centroids = F.normalize(torch.where(lost, rows[strays], sums), dim=1)
+        centroids = F.normalize(torch.where(lost, rows[torch.from_numpy(strays)], sums), dim=1)
     return centroids
 
 

@@ -15,7 +15,7 @@ from coterie.kit import aggregate
 from coterie.kit.aggregate import Reduced
 from coterie.kit.networks import Frozen, Nets, References
 from coterie.kit.objective import Objective
-from coterie.kit.rules import Rule
+from coterie.kit.rules import Rules
 from coterie.kit.server_optimizer import step_server
 from coterie.nets.heads import Network
 
@@ -106,7 +106,7 @@ class ClientContext:
         return shared
 
     def keep(self, tensors: Tensors, key: str = "model", slot: str = "local") -> None:
-        """Keep names of another network that has a part of the trained one in it."""
+        """Also keep local BatchNorm statistics for a network that shares layers with this one."""
         if tensors:
             self.keeps[f"{key}:{slot}"] = tensors
 
@@ -115,10 +115,13 @@ class ClientContext:
         shared, kept = self._nets.split(self._lent[id(net)][0], net)
         return {**shared, **kept}
 
-    def batches(self, stream: str = "train") -> Iterator[Batch]:
-        """This round's training batches; another stream draws others."""
+    def batches(
+        self, stream: str = "train", *, views: tuple[str, ...] = (), local: Local | None = None
+    ) -> Iterator[Batch]:
+        """This round's training batches; another stream draws others, from the same samples."""
+        views = views or self.objective.views
         return self.data.batches(
-            self.local, self.objective.views, lambda what: self.generator(f"{stream}/{what}")
+            local or self.local, views, lambda what: self.generator(f"{stream}/{what}")
         )
 
     def sweep(self, test: bool = False) -> Iterator[Batch]:
@@ -144,7 +147,7 @@ class ServerContext:
         objective: Objective,
         local: Local,
         nets: Nets,
-        rules: Mapping[str, Rule],
+        rules: Rules,
         optimizer: ServerSettings,
         spool: Path,
     ) -> None:

@@ -15,6 +15,9 @@ from coterie.kit.objective import Loss
 from coterie.kit.optimizers import local_optimizer
 from coterie.nets.heads import Network
 
+Hook = Callable[[Network], None] | None
+LossFn = Callable[[Network, Batch], Loss]
+
 
 class Stepper:
     """Takes losses, makes optimiser steps: accumulation, hook, clipping, finite check.
@@ -30,8 +33,8 @@ class Stepper:
         net: Network,
         *,
         only: Iterable[str] = (),
-        hook: Callable[[Network], None] | None = None,
-        after: Callable[[Network], None] | None = None,
+        hook: Hook = None,
+        after: Hook = None,
         local: Local | None = None,
         lr: float | None = None,
         name: str = "",
@@ -97,12 +100,7 @@ class Stepper:
 
 
 def train(
-    ctx: ClientContext,
-    net: Network,
-    loss: Callable[[Network, Batch], Loss],
-    *,
-    only: Iterable[str] = (),
-    hook: Callable[[Network], None] | None = None,
+    ctx: ClientContext, net: Network, loss: LossFn, *, only: Iterable[str] = (), hook: Hook = None
 ) -> int:
     """Train a network over this round's batches; the number of optimiser steps taken."""
     stepper = Stepper(ctx, net, only=only, hook=hook)
@@ -136,7 +134,7 @@ def parameters(net: Network) -> Tensors:
     return {n: p.detach().clone() for n, p in net.named_parameters() if p.requires_grad}
 
 
-def pull_towards(anchor: Tensors, weight: float) -> Callable[[Network], None] | None:
+def pull_towards(anchor: Tensors, weight: float) -> Hook:
     """A hook that adds weight (w - anchor) to a step's gradients; None for a weight of 0.
 
     Parameters that are not in the anchor are left alone.

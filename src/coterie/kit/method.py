@@ -4,14 +4,14 @@ Slots are written out, or filled with a function from `kit.stock`. No method inh
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
 from coterie.core.errors import ConfigError
-from coterie.core.task import ClientId, Reply, Round
-from coterie.kit.rules import Mean, Rule, check_rules
-from coterie.kit.stages import Answer, Stage, State
+from coterie.core.task import ClientId, Round
+from coterie.kit.rules import Mean, Rules, check_rules
+from coterie.kit.stages import Answer, Replies, Stage, State
 from coterie.nets.heads import Network
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Method(ABC):
     objectives: ClassVar[tuple[str, ...] | None] = ("supervised",)
     """The objectives it works with; None: any. Another one is a configuration error."""
 
-    reduce: ClassVar[Mapping[str, Rule]] = {"model": Mean()}
+    reduce: ClassVar[Rules] = {"model": Mean()}
     """Every group of an upload, and how it is reduced; a stage may say otherwise (`uploads`)."""
 
     leaves: ClassVar[str] = "weights (with BatchNorm statistics, if any) and its number of samples"
@@ -57,7 +57,7 @@ class Method(ABC):
         raise ConfigError(f"{type(self).__name__} has no client_update")
 
     def server_update(
-        self, ctx: "ServerContext", server: ServerState, replies: Iterator[Reply]
+        self, ctx: "ServerContext", server: ServerState, replies: Replies
     ) -> ServerState:
         """The server's next state, from one pass over the valid replies in cohort order."""
         raise ConfigError(f"{type(self).__name__} has no server_update")

@@ -17,6 +17,8 @@ from coterie.native.frozen_network import OneCall
 from coterie.nets.heads import Network, Outputs
 from coterie.nets.norm import BATCH_NORMS, batch_norm_buffers
 
+Sweep = Callable[[], Iterator[Batch]]  # gives all training samples in order
+
 
 class Frozen:
     """A reference network: eval mode, no gradients, called with a batch or with images.
@@ -26,7 +28,7 @@ class Frozen:
     the first call and looked up from then on.
     """
 
-    def __init__(self, net: Network, sweep: Callable[[], Iterator[Batch]] | None = None) -> None:
+    def __init__(self, net: Network, sweep: Sweep | None = None) -> None:
         self.net = net
         self._sweep = sweep
         self._stretch: Stretch | None = None
@@ -90,18 +92,12 @@ class References:
 
 
 def _map(outputs: Outputs, change: Callable[[Tensor], Tensor]) -> Outputs:
-    h, z = change(outputs.h), change(outputs.z)
-    heads = (None if one is None else change(one) for one in (outputs.p, outputs.logits))
-    return Outputs(h, z, *heads)
+    return Outputs._make(None if one is None else change(one) for one in outputs)
 
 
 def _joined(parts: Sequence[Outputs]) -> Outputs:
-    h, z = torch.cat([part.h for part in parts]), torch.cat([part.z for part in parts])
-    heads = (
-        [one for one in row if one is not None]
-        for row in zip(*((o.p, o.logits) for o in parts), strict=True)
-    )
-    return Outputs(h, z, *(torch.cat(row) if row else None for row in heads))
+    rows = zip(*parts, strict=True)
+    return Outputs._make(None if row[0] is None else torch.cat(row) for row in rows)
 
 
 class Nets(Mapping[str, Network]):
@@ -115,7 +111,6 @@ class Nets(Mapping[str, Network]):
         local_buffers: bool = False,
         device: str = "cpu",
     ) -> None:
-        self._central = {key: net.central for key, net in initial.items()}
         self._initial = {key: net.eval() for key, net in initial.items()}
         self._start = {key: _copies(net) for key, net in initial.items()}
         self._trained = {
@@ -182,11 +177,7 @@ class Nets(Mapping[str, Network]):
         return net
 
     def frozen(
-        self,
-        key: str,
-        weights: Tensors,
-        kept: Tensors,
-        sweep: Callable[[], Iterator[Batch]] | None = None,
+        self, key: str, weights: Tensors, kept: Tensors, sweep: Sweep | None = None
     ) -> Frozen:
         """One more reference network, until `release`."""
         lent, free = self._lent.get(key, 0), self._frozen.setdefault(key, [])
@@ -217,9 +208,8 @@ class Nets(Mapping[str, Network]):
         frozen = self.frozen(key, weights, {})
         if self.local_buffers:
             for path, module in frozen.net.named_modules():
-                if isinstance(module, BATCH_NORMS) and not f"{path}.".startswith(
-                    self._central[key]
-                ):
+                central = f"{path}.".startswith(frozen.net.central)
+                if isinstance(module, BATCH_NORMS) and not central:
                     module.train()
                     module.momentum = 0.0
         return frozen

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from coterie.core.batch import Batch
 from coterie.core.bundle import Tensors
-from coterie.core.errors import ConfigError
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network, Outputs
 
@@ -26,11 +25,8 @@ class Loss:
     @classmethod
     def sum(cls, terms: Mapping[str, Tensor], notes: Mapping[str, Tensor] | None = None) -> "Loss":
         """The sum of named terms."""
-        values = list(terms.values())
-        total = values[0]
-        for value in values[1:]:
-            total = total + value
-        return cls(total, dict(terms), dict(notes or {}))
+        first, *rest = terms.values()
+        return cls(sum(rest, first), dict(terms), dict(notes or {}))
 
 
 class Objective(ABC):
@@ -67,10 +63,3 @@ class Objective(ABC):
     def warning(self, metrics: Mapping[str, float]) -> str | None:
         """What the user should know of a round's metrics; said once in a run."""
         return None
-
-
-def projected(name: str, projection: int) -> int:
-    """The width of z, which an objective on two views cannot do without."""
-    if projection == 0:
-        raise ConfigError(f"objective.name = {name!r} needs a projector: net.projection above 0")
-    return projection

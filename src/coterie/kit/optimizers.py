@@ -5,13 +5,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from coterie.core.settings import Local
 from coterie.native.sgd import FlatSGD, takes
 from coterie.native.switch import kernels_on
 
+Parameters = list[nn.Parameter]
 
-class LARS(torch.optim.Optimizer):
+
+class LARS(Optimizer):
     """SGD whose step is scaled per layer (You, Gitman, Ginsburg 2017), in the form of SimCLR.
 
         g' = g + wd w,   r = trust |w| / |g'|,   v = momentum v + r g',   w = w - lr v
@@ -50,33 +53,21 @@ class LARS(torch.optim.Optimizer):
         weight.sub_(velocity, alpha=group["lr"])
 
 
-def local_optimizer(
-    local: Local, parameters: list[nn.Parameter], lr: float
-) -> torch.optim.Optimizer | FlatSGD:
+def local_optimizer(local: Local, parameters: Parameters, lr: float) -> Optimizer | FlatSGD:
     """The optimiser of a client; with the kernels SGD is one pass over a flat buffer."""
     if local.optimizer == "sgd" and takes(parameters) and kernels_on():
-        return FlatSGD(
-            parameters,
-            lr=lr,
-            momentum=local.momentum,
-            nesterov=local.nesterov,
-            weight_decay=local.weight_decay,
-        )
+        return FlatSGD(parameters, lr=lr, **_sgd_settings(local))
     return make_optimizer(local, parameters, lr)
 
 
-def make_optimizer(
-    local: Local, parameters: list[nn.Parameter], lr: float
-) -> torch.optim.Optimizer:
+def _sgd_settings(local: Local) -> dict[str, Any]:
+    return {name: getattr(local, name) for name in ("momentum", "nesterov", "weight_decay")}
+
+
+def make_optimizer(local: Local, parameters: Parameters, lr: float) -> Optimizer:
     """A new optimiser; momentum is never carried from one round to the next."""
     if local.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters,
-            lr=lr,
-            momentum=local.momentum,
-            nesterov=local.nesterov,
-            weight_decay=local.weight_decay,
-        )
+        return torch.optim.SGD(parameters, lr=lr, **_sgd_settings(local))
     if local.optimizer == "lars":
         return LARS(parameters, lr, local.momentum, local.weight_decay)
     kind = torch.optim.Adam if local.optimizer == "adam" else torch.optim.AdamW

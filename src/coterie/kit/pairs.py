@@ -9,17 +9,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from torch import Tensor
 
 from coterie.core.bundle import Blob
 from coterie.core.task import ClientId
 
+Blobs = Mapping[ClientId, Blob]
+
 _FEWEST = 2  # pairs of a batch: a contrast needs another sample
 
 
-def stratified(
-    sizes: Sequence[int], batch_size: int, generator: np.random.Generator
-) -> list[np.ndarray]:
+def stratified(sizes: Sequence[int], batch_size: int, generator: Generator) -> list[np.ndarray]:
     """Batches of one epoch over strata of these sizes: rows of (stratum, place in the stratum).
 
     Every place occurs once. Row j of a stratum of n stands at (j + 1/2) / n of the epoch, so each
@@ -55,12 +56,7 @@ class Pairs:
 class PairPool:
     """What clients sent, mapped from its files; only batches are ever in memory."""
 
-    def __init__(
-        self,
-        pairs: Mapping[ClientId, Blob],
-        labels: Mapping[ClientId, Blob],
-        blocks: int = 1,
-    ) -> None:
+    def __init__(self, pairs: Blobs, labels: Blobs, blocks: int = 1) -> None:
         self._pairs = [blob.open() for _, blob in sorted(pairs.items())]
         self._labels = [np.asarray(blob.open()) for _, blob in sorted(labels.items())]
         self.sizes = [len(array) // blocks for array in self._pairs]
@@ -74,12 +70,10 @@ class PairPool:
         """The labels of an epoch's pairs, where clients sent them."""
         if not self._labels:
             return None
-        found = zip(self._labels, self.sizes, strict=True)
-        return np.concatenate([y[self._block(epoch, n)] for y, n in found])
+        sizes = zip(self._labels, self.sizes, strict=True)
+        return np.concatenate([y[self._block(epoch, n)] for y, n in sizes])
 
-    def batches(
-        self, epoch: int, batch_size: int, generator: np.random.Generator
-    ) -> Iterator[Pairs]:
+    def batches(self, epoch: int, batch_size: int, generator: Generator) -> Iterator[Pairs]:
         """The batches of an epoch; its block is the next one in turn."""
         plan = stratified(self.sizes, batch_size, generator)
         offsets = [self._block(epoch, size).start for size in self.sizes]

@@ -5,18 +5,12 @@ from dataclasses import replace
 import torch
 
 from coterie.core.bundle import Tensors
-from coterie.core.settings import Local
 from coterie.kit.context import ClientContext
 from coterie.kit.local import Stepper
 from coterie.kit.stages import State
 from coterie.nets.heads import Network
 
 PERSONAL = "personal"  # the group of a client's state, and the slot of its network
-
-
-def plain(local: Local) -> Local:
-    """The same settings with plain SGD: neither momentum nor decay."""
-    return replace(local, optimizer="sgd", momentum=0.0, nesterov=False, weight_decay=0.0)
 
 
 def adapt(ctx: ClientContext, weights: Tensors, steps: int) -> Tensors:
@@ -26,7 +20,8 @@ def adapt(ctx: ClientContext, weights: Tensors, steps: int) -> Tensors:
     the copy; where they stay on clients, the copy begins with this client's.
     """
     net = ctx.net(weights)
-    stepper = Stepper(ctx, net, local=plain(ctx.local))
+    plain = replace(ctx.local, optimizer="sgd", momentum=0.0, nesterov=False, weight_decay=0.0)
+    stepper = Stepper(ctx, net, local=plain)
     while stepper.steps < steps:
         for batch in ctx.batches(f"adapt/{stepper.steps}"):
             if stepper(ctx.objective.loss(net, batch), batch) and stepper.steps == steps:

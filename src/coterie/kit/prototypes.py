@@ -4,7 +4,6 @@ FedProc's prototypes and FedSSC's shared representations are both made of the su
 samples of a class, taken with the local model at the end of local training.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -47,7 +46,8 @@ def represent(ctx: ClientContext, net: Network, transform: Transform = "test") -
     """
     net.train(transform == "train")
     sums = counts = total = squares = torch.zeros((), dtype=torch.float64)
-    for batch in _passes(ctx, transform):
+    once = replace(ctx.local, epochs=1, steps=0, accumulate=1, drop_last=True)
+    for batch in ctx.sweep() if transform == "test" else ctx.batches("represent", local=once):
         z = net(batch.x).z.to(torch.float64)
         more, seen = class_sums(z, batch.y, ctx.data.classes)
         directions = F.normalize(z, dim=-1)
@@ -58,15 +58,6 @@ def represent(ctx: ClientContext, net: Network, transform: Transform = "test") -
     variance = squares / samples - (total / samples).square()
     spread = variance.clamp(min=0).sqrt().mean() * float(np.sqrt(len(total)))
     return Representations(sums.to(torch.float32), counts.to(torch.int64), float(spread))
-
-
-def _passes(ctx: ClientContext, transform: Transform) -> Iterator[Batch]:
-    if transform == "test":
-        return ctx.sweep()
-    once = replace(ctx.local, epochs=1, steps=0, accumulate=1, drop_last=True)
-    return ctx.data.batches(
-        once, ctx.objective.views, lambda what: ctx.generator(f"represent/{what}")
-    )
 
 
 def nothing_known(net: Network, name: str) -> tuple[Tensors, Tensors]:

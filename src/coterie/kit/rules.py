@@ -31,6 +31,7 @@ class Gather:
 
 
 Rule = Mean | Sum | Gather
+Rules = Mapping[str, Rule]  # of the groups of an upload
 
 
 def check_rules(rules: Mapping[str, Any], owner: str) -> None:

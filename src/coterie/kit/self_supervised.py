@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.core.errors import ConfigError
+
 COLLAPSED = 0.05  # a feature_std below this is a warning
 _PAIRS = 64  # samples of a batch among which distances are looked at
 _FAR = 200.0  # logarithms of scores so far apart could leave float64 when they are scaled
@@ -84,8 +86,15 @@ def swapped_prediction(
     return total
 
 
-def collapse(metrics: Mapping[str, float]) -> str | None:
-    """A line for the user when the projections in training point one way; else nothing."""
+def require_projection(name: str, projection: int) -> int:
+    """The width of z, which an objective on two views cannot do without."""
+    if projection == 0:
+        raise ConfigError(f"objective.name = {name!r} needs a projector: net.projection above 0")
+    return projection
+
+
+def warn_of_collapse(objective: object, metrics: Mapping[str, float]) -> str | None:
+    """Warn if the projections in training all point one way; fills an objective's `warning`."""
     advice = {
         "train": "try a smaller local.lr or a larger local.batch_size",
         "server": "try a smaller learning rate or larger batches on the server",

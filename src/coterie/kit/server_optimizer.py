@@ -32,46 +32,40 @@ def step_server(
     old = server[group]
     if settings.optimizer == "none" and settings.lr == 1.0:
         return server.replace(**{group: averaged})
-    moments = f"{FIRST}/{group}", f"{SECOND}/{group}"
-    first, second = (server.get(moment) for moment in moments)
+    names = f"{FIRST}/{group}", f"{SECOND}/{group}"
+    moments = [server.get(name) for name in names]
     new: Tensors = {}
     for name, average in averaged.items():
         if name not in parameters or not average.is_floating_point():
             new[name] = average
             continue
         gap = old[name].to(torch.float64) - average.to(torch.float64)
-        move = _move(settings, name, gap, first, second, average.dtype)
+        before = (held[name].to(torch.float64) if name in held else None for held in moments)
+        move, after = _move(settings, gap, *before)
+        for held, moment in zip(moments, after, strict=False):
+            held[name] = moment.to(average.dtype)
         new[name] = (old[name].to(torch.float64) - settings.lr * move).to(average.dtype)
-    found = zip(moments, (first, second), strict=True)
-    return server.replace(**{group: new}, **{place: held for place, held in found if held})
+    kept = {name: held for name, held in zip(names, moments, strict=True) if held}
+    return server.replace(**{group: new}, **kept)
 
 
 def _move(
-    settings: ServerSettings,
-    name: str,
-    gap: Tensor,
-    first: Tensors,
-    second: Tensors,
-    dtype: torch.dtype,
-) -> Tensor:
+    settings: ServerSettings, gap: Tensor, first: Tensor | None, second: Tensor | None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The direction of a step, and the moments after it."""
     if settings.optimizer == "none":
-        return gap
-    before = first[name].to(torch.float64) if name in first else torch.zeros_like(gap)
+        return gap, ()
+    before = torch.zeros_like(gap) if first is None else first
     if settings.optimizer == "momentum":
         velocity = settings.momentum * before + (1.0 - settings.dampening) * gap
-        first[name] = velocity.to(dtype)
-        return velocity
+        return velocity, (velocity,)
     mean = settings.beta1 * before + (1.0 - settings.beta1) * gap
     square = gap * gap
-    if name in second:
-        spread = second[name].to(torch.float64)
-    else:
-        spread = torch.full_like(gap, settings.tau**2)
+    spread = torch.full_like(gap, settings.tau**2) if second is None else second
     if settings.optimizer == "adam":
         spread = settings.beta2 * spread + (1.0 - settings.beta2) * square
     elif settings.optimizer == "yogi":
         spread = spread - (1.0 - settings.beta2) * square * torch.sign(spread - square)
     else:
         spread = spread + square
-    first[name], second[name] = mean.to(dtype), spread.to(dtype)
-    return mean / (spread.sqrt() + settings.tau)
+    return mean / (spread.sqrt() + settings.tau), (mean, spread)

@@ -54,15 +54,9 @@ class ServerTraining:
     warmup: int  # epochs
 
     def epoch(
-        self,
-        ctx: ServerContext,
-        net: Network,
-        pool: PairPool,
-        memory: Tensors,
-        place: tuple[int, int],
-        watch: Watch = lambda loss, pairs, share: {},
+        self, ctx: ServerContext, net: Network, pool: PairPool, memory: Tensors, watch: Watch
     ) -> Tensors:
-        """Train for epoch `place` (which, of how many); what the optimiser remembers after it.
+        """Train for one round of the stage, an epoch; what the optimiser remembers after it.
 
         `watch` sees every batch's loss before the step, with the share of the full rate; the means
         of what it returns are recorded, as are those of the loss and its notes.
@@ -74,7 +68,7 @@ class ServerTraining:
         if memory:
             restore_optimizer(optimizer, memory)
         device = next(net.parameters()).device
-        epoch, epochs = place
+        epoch, epochs = ctx.round.step, ctx.round.steps
         rate, sums = 0.0, dict[str, float]()
         for pairs in pool.batches(epoch, self.batch_size, ctx.generator("order")):
             step, steps = epoch * pairs.steps + pairs.step, epochs * pairs.steps
@@ -83,12 +77,12 @@ class ServerTraining:
             for group in optimizer.param_groups:
                 group["lr"] = rate
             loss = ctx.objective.loss(net, _batch(pairs, device))
-            found = {"loss": float(loss.total.detach())}
-            if not math.isfinite(found["loss"]):
-                raise Diverged(f"the server's loss is {found['loss']} in epoch {epoch + 1}")
-            found |= {name: float(note.detach()) for name, note in loss.notes.items()}
-            found |= watch(loss, pairs, share)
-            for name, value in found.items():
+            values = {"loss": float(loss.total.detach())}
+            if not math.isfinite(values["loss"]):
+                raise Diverged(f"the server's loss is {values['loss']} in epoch {epoch + 1}")
+            values |= {name: float(note.detach()) for name, note in loss.notes.items()}
+            values |= watch(loss, pairs, share)
+            for name, value in values.items():
                 sums[name] = sums.get(name, 0.0) + len(pairs) * value
             optimizer.zero_grad(set_to_none=True)
             loss.total.backward()  # type: ignore[no-untyped-call]

@@ -5,14 +5,15 @@ is broadcast, what clients do, what the server does and which groups are sent. O
 stage travels to a client: a worker that rebuilt the method finds the same functions by it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from coterie.core.bundle import ClientState, Payload, ServerState
 from coterie.core.errors import ConfigError
 from coterie.core.task import ClientId, Reply, Round
-from coterie.kit.rules import Rule, check_rules
+from coterie.kit.rules import Rules, check_rules
 
 if TYPE_CHECKING:
     from coterie.kit.context import ClientContext, ServerContext
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 
 State = ClientState | None  # what a client remembers; None before its first round
 Answer = tuple[Payload, State]  # what a client sends, and what it remembers
+Replies = Iterator[Reply]  # what clients sent, one after another and only once
 Broadcast = Callable[[ServerState, Round], Payload]
 Address = Callable[[ServerState, Round, ClientId], Payload | None]
 ClientPart = Callable[["ClientContext", Payload, State], Answer]
-ServerPart = Callable[["ServerContext", ServerState, Iterator[Reply]], ServerState]
+ServerPart = Callable[["ServerContext", ServerState, Replies], ServerState]
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,13 @@ class Stage:
     address: Address | None = None
     client: ClientPart | None = None
     server: ServerPart | None = None
-    uploads: Mapping[str, Rule] | None = None  # the groups that clients send; {}: none
+    uploads: Rules | None = None  # the groups that clients send; {}: none
 
     def __post_init__(self) -> None:
         if self.uploads is not None:
             check_rules(self.uploads, f"the stage {self.name!r}")
 
 
-_PER_OCCURRENCE = ("name", "rounds", "cohort", "drop", "quorum", "steady", "required")
 _SLOTS = {
     "broadcast": "broadcast",
     "address": "address",
@@ -96,7 +97,7 @@ def _fill(stage: Stage, method: "Method") -> Stage:
 
 
 def _functions(stage: Stage) -> list[Any]:
-    return [getattr(stage, f.name) for f in fields(stage) if f.name not in _PER_OCCURRENCE]
+    return [getattr(stage, field) for field in (*_SLOTS, "uploads")]
 
 
 def plan_rounds(
@@ -104,10 +105,7 @@ def plan_rounds(
 ) -> tuple[tuple[Stage, Round], ...]:
     """Every round of a run with its stage; `step` of `steps` counts all rounds of that name."""
     order = [stage for stage in stages for _ in range(stage.rounds)]
-    steps: dict[str, int] = {}
-    for stage in order:
-        steps[stage.name] = steps.get(stage.name, 0) + 1
-    done = dict.fromkeys(steps, 0)
+    steps, done = Counter(stage.name for stage in order), Counter[str]()
     planned: list[tuple[Stage, Round]] = []
     for index, stage in enumerate(order):
         name = stage.name

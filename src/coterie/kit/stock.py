@@ -1,15 +1,14 @@
 """Stock functions that fill a method's slots: `server_update = stock.average`."""
 
-from collections.abc import Iterator
-
 from coterie.core.bundle import Bundle, Payload, ServerState, Tensors
-from coterie.core.task import Reply, Round
+from coterie.core.task import Round
+from coterie.kit import personal
 from coterie.kit.context import ClientContext, ServerContext
 from coterie.kit.local import train
 from coterie.kit.method import Method
 from coterie.kit.networks import Nets
 from coterie.kit.prototypes import classification
-from coterie.kit.stages import Answer, State
+from coterie.kit.stages import Answer, Replies, State
 
 
 def start_from_net(self: Method, nets: Nets) -> ServerState:
@@ -22,9 +21,7 @@ def send_model(self: Method, server: ServerState, round: Round) -> Payload:
     return Bundle({"model": server["model"]})
 
 
-def average(
-    self: Method, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
-) -> ServerState:
+def average(self: Method, ctx: ServerContext, server: ServerState, replies: Replies) -> ServerState:
     """w = sum_k (n_k / sum_j n_j) w_k over those who answered, then the server optimiser."""
     return ctx.step(server, ctx.reduce(replies)["model"])
 
@@ -34,6 +31,11 @@ def train_objective(self: Method, ctx: ClientContext, down: Payload, state: Stat
     net = ctx.net(down["model"])
     train(ctx, net, ctx.objective.loss)
     return Bundle({"model": ctx.shared(net)}), None
+
+
+def own_model(self: Method, ctx: ClientContext, down: Payload, state: State) -> Tensors:
+    """The personal model as the client left it; before its first round the initial one."""
+    return personal.own_model(ctx, state)
 
 
 def global_model(self: Method, server: ServerState) -> Tensors:
@@ -49,7 +51,7 @@ def train_classifier(self: Method, ctx: ClientContext, down: Payload, state: Sta
 
 
 def average_classifier(
-    self: Method, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
+    self: Method, ctx: ServerContext, server: ServerState, replies: Replies
 ) -> ServerState:
     """Average the models, and let only the output layer move: a server's momentum stops too."""
     moved = average(self, ctx, server, replies)

@@ -16,21 +16,8 @@ round; a client starts from the initial model.
 from dataclasses import dataclass
 from typing import final
 
-from coterie.kit import (
-    Answer,
-    Bundle,
-    ClientContext,
-    Method,
-    Payload,
-    State,
-    Stepper,
-    Tensors,
-    fields,
-    parameters,
-    personal,
-    pull_towards,
-    stock,
-)
+from coterie import kit
+from coterie.kit import Answer, Bundle, ClientContext, Method, State, fields, personal, stock
 
 
 @final
@@ -46,21 +33,18 @@ class BiLevelSSFL(Method):
     broadcast = stock.send_model
     server_update = stock.average
     model = stock.global_model
+    personal = stock.own_model  # theta_k
 
-    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def client_update(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Train both models on the same batches, the personal one first."""
         shared = ctx.net(down["model"])
         own = ctx.net(personal.own_model(ctx, state), slot=personal.PERSONAL)
-        pull = pull_towards(parameters(shared), self.lam)
-        ours = Stepper(ctx, own, hook=pull, name=personal.PERSONAL)
-        theirs = Stepper(ctx, shared)
+        pull = kit.pull_towards(kit.parameters(shared), self.lam)
+        ours = kit.Stepper(ctx, own, hook=pull, name=personal.PERSONAL)
+        theirs = kit.Stepper(ctx, shared)
         for batch in ctx.batches():
             ours(ctx.objective.loss(own, batch), batch)
             theirs(ctx.objective.loss(shared, batch), batch)
         for stepper in (ours, theirs):
             stepper.report()
         return Bundle({"model": ctx.shared(shared)}), Bundle({personal.PERSONAL: ctx.weights(own)})
-
-    def personal(self, ctx: ClientContext, down: Payload, state: State) -> Tensors:
-        """theta_k."""
-        return personal.own_model(ctx, state)

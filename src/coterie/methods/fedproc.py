@@ -20,7 +20,7 @@ Algorithm 1 trains all. `schedule`: `linear` as above, `fixed` alpha, or `two-st
 l_gpc with the output layer frozen, then CE with everything else frozen.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
@@ -28,43 +28,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.kit import (
-    Answer,
-    Batch,
-    Bundle,
-    ClientContext,
-    ConfigError,
-    Loss,
-    Mean,
-    Method,
-    Nets,
-    Network,
-    Outputs,
-    Payload,
-    Reply,
-    Round,
-    Rule,
-    ServerContext,
-    ServerState,
-    Stage,
-    State,
-    Sum,
-    fields,
-    losses,
-    split,
-    stock,
-    train,
-    trim,
-)
-from coterie.kit.prototypes import (
-    Transform,
-    all_but_classifier,
-    nothing_known,
-    represent,
-    require_some,
-)
+from coterie import kit
+from coterie.kit import Answer, Bundle, ClientContext, Loss, Method, Stage, State, fields, stock
 
-_VECTORS: Mapping[str, Rule] = {"class_sums": Sum(like="prototypes"), "class_counts": Sum()}
+_VECTORS: kit.Rules = {"class_sums": kit.Sum(like="prototypes"), "class_counts": kit.Sum()}
 
 
 def alpha_at(step: int, horizon: int) -> float:
@@ -77,7 +44,7 @@ def alpha_at(step: int, horizon: int) -> float:
 class FedProc(Method):
     """Local training towards global class prototypes."""
 
-    similarity: losses.Similarity = "cosine"
+    similarity: kit.losses.Similarity = "cosine"
     tau: fields.Positive = 1.0
     schedule: Literal["linear", "fixed", "two-stage"] = "linear"
     alpha: fields.Share = 0.5  # weight of the prototypes under `fixed`
@@ -86,9 +53,9 @@ class FedProc(Method):
     ce_through: Literal["all", "classifier"] = "all"
     proto_agg: Literal["count", "mean"] = "count"
     round0: Literal["ce", "gpc_init"] = "ce"
-    proto_transform: Transform = "test"
+    proto_transform: kit.prototypes.Transform = "test"
 
-    reduce: ClassVar = {"model": Mean(), **_VECTORS}
+    reduce: ClassVar = {"model": kit.Mean(), **_VECTORS}
     leaves: ClassVar[str] = (
         "weights, the sum of representations and the number of samples of every class"
     )
@@ -100,69 +67,67 @@ class FedProc(Method):
 
     def __post_init__(self) -> None:
         if self.schedule != "fixed" and self.alpha != 0.5:
-            raise ConfigError(
+            raise kit.ConfigError(
                 f"method.alpha = {self.alpha} of fedproc needs method.schedule = 'fixed'; under "
                 f"{self.schedule!r} it follows from the round"
             )
         if self.schedule != "two-stage" and self.stage1_fraction != 0.9:
-            raise ConfigError("method.stage1_fraction of fedproc needs schedule = 'two-stage'")
+            raise kit.ConfigError("method.stage1_fraction of fedproc needs schedule = 'two-stage'")
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         """One stretch of training; what needs prototypes from the start extracts them first."""
-        weights, vectors = {"model": Mean()}, _VECTORS
-        if not self._attracts:
+        weights = {"model": kit.Mean()}
+        if self.schedule == "fixed" and self.alpha == 0:  # prototypes have no part in the loss
             plain = Stage("train", rounds, broadcast=self.send_model, uploads=weights)
             return (replace(plain, client=self.train_plainly),)
-        extract = Stage("extract", 1, client=self.extract, uploads=vectors)
+        extract = Stage("extract", 1, client=self.extract, uploads=_VECTORS)
         training = Stage("train", rounds, client=self.train)
         if self.schedule != "two-stage":
             return (extract, training) if self.round0 == "gpc_init" else (training,)
-        first, second = split(rounds, self.stage1_fraction)
+        first, second = kit.split(rounds, self.stage1_fraction)
         features = Stage("features", first, client=self.train_features)
         head = Stage("classifier", second, broadcast=self.send_model, uploads=weights)
         head = replace(head, client=self.train_head, server=self.move_head)
-        return trim(extract, features, head)
+        return kit.trim(extract, features, head)
 
-    @property
-    def _attracts(self) -> bool:
-        """Whether prototypes have a part in the loss at all."""
-        return self.schedule != "fixed" or self.alpha > 0
-
-    def init(self, nets: Nets) -> ServerState:
+    def init(self, nets: kit.Nets) -> Bundle:
         """The network, and no prototype."""
-        prototypes, known = nothing_known(nets["model"], "c")
+        prototypes, known = kit.prototypes.nothing_known(nets["model"], "c")
         return Bundle({"model": nets.weights(), "prototypes": prototypes, "known": known})
 
-    def broadcast(self, server: ServerState, round: Round) -> Payload:
+    def broadcast(self, server: Bundle, round: kit.Round) -> Bundle:
         """The model, the prototypes and which of them are known."""
         return Bundle({group: server[group] for group in ("model", "prototypes", "known")})
 
-    def train_plainly(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def train_plainly(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Train by cross-entropy alone."""
         net = ctx.net(down["model"])
-        train(ctx, net, self._classify)
+        kit.train(ctx, net, self._classify)
         return Bundle({"model": ctx.shared(net)}), None
 
-    def extract(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def extract(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Sum up the classes under the received model."""
         return self._represented(ctx, ctx.net(down["model"])), None
 
-    def train(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def train(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Train by alpha l_gpc + (1 - alpha) CE, then sum up the classes."""
-        net, known = ctx.net(down["model"]), bool(down["known"]["valid"].any())
-        self._descend(ctx, net, down, self._alpha(ctx.round) if known else 0.0)
+        net, alpha = ctx.net(down["model"]), self.alpha
+        if self.schedule != "fixed":
+            alpha = alpha_at(ctx.round.step, self.alpha_horizon or ctx.round.steps)
+        known = bool(down["known"]["valid"].any())
+        self._descend(ctx, net, down, alpha if known else 0.0, only=())
         return self._represented(ctx, net).replace(model=ctx.shared(net)), None
 
-    def train_features(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def train_features(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Train all but the output layer by l_gpc, then sum up the classes."""
-        require_some(down["known"]["valid"], "the round of extraction had no answer")
+        kit.prototypes.require_some(down["known"]["valid"], "the round of extraction had no answer")
         net = ctx.net(down["model"])
-        self._descend(ctx, net, down, 1.0, only=all_but_classifier(net))
+        self._descend(ctx, net, down, 1.0, only=kit.prototypes.all_but_classifier(net))
         return self._represented(ctx, net).replace(model=ctx.shared(net)), None
 
-    def _represented(self, ctx: ClientContext, net: Network) -> Payload:
+    def _represented(self, ctx: ClientContext, net: kit.Network) -> Bundle:
         """The sums and counts of this client's classes."""
-        classes = represent(ctx, net, self.proto_transform)
+        classes = kit.prototypes.represent(ctx, net, self.proto_transform)
         sums, counts = classes.sums, classes.counts
         if self.proto_agg == "mean":
             sums, counts = classes.means, (classes.counts > 0).to(torch.int64)
@@ -170,37 +135,32 @@ class FedProc(Method):
         return Bundle({"class_sums": {"c": sums}, "class_counts": {"n": counts}})
 
     def _descend(
-        self,
-        ctx: ClientContext,
-        net: Network,
-        down: Payload,
-        alpha: float,
-        only: tuple[str, ...] = (),
+        self, ctx: ClientContext, net: kit.Network, down: Bundle, alpha: float, only: Sequence[str]
     ) -> None:
         """Local training with a given weight of the prototypes."""
         device = next(net.parameters()).device
         prototypes, known = down["prototypes"]["c"].to(device), down["known"]["valid"].to(device)
 
-        def loss(net: Network, batch: Batch) -> Loss:
+        def loss(net: kit.Network, batch: kit.Batch) -> Loss:
             if alpha == 0.0:
                 return self._classify(net, batch)
             outputs = net(batch.x)
             z, terms = outputs.z, dict[str, Tensor]()
             if alpha < 1.0:
                 terms["class"] = (1.0 - alpha) * self._entropy(net, outputs, batch.y)
-            terms["prototype"] = alpha * losses.prototype_contrast(
+            terms["prototype"] = alpha * kit.losses.prototype_contrast(
                 z, batch.y, prototypes, known, self.tau, self.similarity
             )
             near = F.cosine_similarity(z.detach(), prototypes[batch.y], dim=-1).mean()
             return Loss.sum(terms, {"cos_prototype": near})
 
-        train(ctx, net, loss, only=only)
+        kit.train(ctx, net, loss, only=only)
         ctx.metrics["alpha"] = alpha
 
-    def _classify(self, net: Network, batch: Batch) -> Loss:
+    def _classify(self, net: kit.Network, batch: kit.Batch) -> Loss:
         return Loss.sum({"class": self._entropy(net, net(batch.x), batch.y)})
 
-    def _entropy(self, net: Network, outputs: Outputs, y: Tensor) -> Tensor:
+    def _entropy(self, net: kit.Network, outputs: kit.Outputs, y: Tensor) -> Tensor:
         """Cross-entropy, through the whole network or into the output layer alone."""
         logits = outputs.logits
         if self.ce_through == "classifier" and net.classifier is not None:
@@ -208,14 +168,7 @@ class FedProc(Method):
         assert logits is not None  # the objective has a classifier
         return F.cross_entropy(logits, y)
 
-    def _alpha(self, round: Round) -> float:
-        if self.schedule == "fixed":
-            return self.alpha
-        return alpha_at(round.step, self.alpha_horizon or round.steps)
-
-    def server_update(
-        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
-    ) -> ServerState:
+    def server_update(self, ctx: kit.ServerContext, server: Bundle, replies: kit.Replies) -> Bundle:
         """Renew the prototypes of the classes that were seen; average the models, if sent."""
         reduced = ctx.reduce(replies)
         if "class_sums" in reduced.groups:

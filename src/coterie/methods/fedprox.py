@@ -16,19 +16,8 @@ that accumulation counts it once; the paper's inexact solving (a number of epoch
 from dataclasses import dataclass
 from typing import Literal, final
 
-from coterie.kit import (
-    Answer,
-    Bundle,
-    ClientContext,
-    Method,
-    Payload,
-    State,
-    fields,
-    parameters,
-    pull_towards,
-    stock,
-    train,
-)
+from coterie import kit
+from coterie.kit import Answer, Bundle, ClientContext, Method, State, fields, stock, train
 
 _BODY = "backbone."
 
@@ -48,12 +37,12 @@ class FedProx(Method):
     server_update = stock.average
     model = stock.global_model
 
-    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def client_update(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Train with the proximal gradient."""
         net = ctx.net(down["model"])
-        anchor = parameters(net)
+        anchor = kit.parameters(net)
         held = {n: w for n, w in anchor.items() if self.part == "all" or not n.startswith(_BODY)}
-        train(ctx, net, ctx.objective.loss, hook=pull_towards(held, self.mu))
-        gaps = (weight - anchor[name] for name, weight in parameters(net).items())
+        train(ctx, net, ctx.objective.loss, hook=kit.pull_towards(held, self.mu))
+        gaps = (weight - anchor[name] for name, weight in kit.parameters(net).items())
         ctx.metrics["drift"] = sum(float(gap.square().sum()) for gap in gaps) ** 0.5
         return Bundle({"model": ctx.shared(net)}), None

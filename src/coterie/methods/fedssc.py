@@ -22,48 +22,20 @@ layer frozen and mu_glob constant, then CE on the output layer. `local_pairs`: p
 batch join those with zs. No code was published.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.kit import (
-    Answer,
-    Batch,
-    Bundle,
-    ClientContext,
-    ClientId,
-    ConfigError,
-    Gather,
-    Loss,
-    Mean,
-    Method,
-    Nets,
-    Network,
-    Payload,
-    References,
-    Reply,
-    Round,
-    Rule,
-    ServerContext,
-    ServerState,
-    Stage,
-    State,
-    Tensors,
-    fields,
-    losses,
-    prototypes,
-    split,
-    stock,
-    train,
-    trim,
-)
+from coterie import kit
+from coterie.kit import Bundle, ClientContext, Loss, Method, State, Tensors, fields, losses, stock
 
-_VECTORS: Mapping[str, Rule] = {"class_means": Gather(), "class_counts": Gather()}
+_VECTORS: kit.Rules = {"class_means": kit.Gather(), "class_counts": kit.Gather()}
 
 All = Literal["all"]
 
@@ -76,7 +48,7 @@ def weight_at(step: int, steps: int, hold: int, start: float, end: float) -> flo
 
 
 def draw(
-    pool: Tensors, client: ClientId | None, k: int | All, draws: np.random.Generator, others: bool
+    pool: Tensors, client: kit.ClientId | None, k: int | All, draws: Generator, others: bool
 ) -> tuple[Tensor, Tensor]:
     """For every class the mean of k pool entries, and which classes have one.
 
@@ -104,9 +76,8 @@ def draw(
 def other_class(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """For every sample the z of the next one in the batch of another class; and where none is."""
     size = len(y)
-    ahead = (
-        torch.arange(size, device=y.device)[:, None] + torch.arange(size, device=y.device)
-    ) % size
+    steps = torch.arange(size, device=y.device)
+    ahead = (steps[:, None] + steps) % size
     differs = y[ahead] != y[:, None]
     chosen = ahead.gather(1, differs.to(torch.int64).argmax(dim=1, keepdim=True)).squeeze(1)
     return z[chosen], differs.any(dim=1)
@@ -134,7 +105,7 @@ class FedSSC(Method):
     stage1_fraction: fields.Share = 0.9
     local_pairs: bool = False
 
-    reduce: ClassVar = {"model": Mean(), **_VECTORS}
+    reduce: ClassVar = {"model": kit.Mean(), **_VECTORS}
     leaves: ClassVar[str] = (
         "weights, the mean representation and the number of samples of every class that it has "
         "method.min_count samples of"
@@ -148,34 +119,35 @@ class FedSSC(Method):
     def __post_init__(self) -> None:
         nothing = self.mu_glob == 0 or (self.k_shared == 0 and not self.local_pairs)
         if not self.two_stage and (self.stage1, self.stage1_fraction) != ("glob", 0.9):
-            raise ConfigError("method.stage1 and stage1_fraction of fedssc need two_stage = true")
+            raise kit.ConfigError("method.stage1 and stage1_fraction of fedssc need two_stage=true")
         if self.two_stage and nothing:
-            raise ConfigError(
+            raise kit.ConfigError(
                 "method.two_stage = true of fedssc trains the representation by what is shared: "
                 "method.mu_glob and method.k_shared must be above 0"
             )
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, rounds: int) -> tuple[kit.Stage, ...]:
         """One stretch of training; what needs representations from the start extracts them."""
         means = _VECTORS if self._shares else {}
-        extract = Stage("extract", 1, client=self.extract, uploads=means)
-        training = Stage("train", rounds, client=self.train, uploads={"model": Mean(), **means})
+        extract = kit.Stage("extract", 1, client=self.extract, uploads=means)
+        both = {"model": kit.Mean(), **means}
+        training = kit.Stage("train", rounds, client=self.train, uploads=both)
         training = replace(training, address=self.draw_for)
         if not self.two_stage:
             return (extract, training) if means and self.init_with == "extract" else (training,)
-        first, second = split(rounds, self.stage1_fraction)
+        first, second = kit.split(rounds, self.stage1_fraction)
         features = replace(training, name="features", rounds=first, client=self.train_features)
-        head = Stage("classifier", second, client=self.train_head, server=self.move_head)
-        head = replace(head, uploads={"model": Mean()})
-        return trim(extract if means else None, features, head)
+        head = kit.Stage("classifier", second, client=self.train_head, server=self.move_head)
+        head = replace(head, uploads={"model": kit.Mean()})
+        return kit.trim(extract if means else None, features, head)
 
     @property
     def _shares(self) -> bool:
         return self.mu_glob > 0 and self.k_shared != 0
 
-    def init(self, nets: Nets) -> ServerState:
+    def init(self, nets: kit.Nets) -> Bundle:
         """The network, and an empty pool."""
-        vectors = prototypes.nothing_known(nets["model"], "zs")[0]["zs"]
+        vectors = kit.prototypes.nothing_known(nets["model"], "zs")[0]["zs"]
         pool = {
             "vectors": torch.zeros(0, *vectors.shape),
             "counts": torch.zeros(0, len(vectors), dtype=torch.int64),
@@ -183,7 +155,7 @@ class FedSSC(Method):
         }
         return Bundle({"model": nets.weights(), "pool": pool})
 
-    def draw_for(self, server: ServerState, round: Round, client: ClientId) -> Payload | None:
+    def draw_for(self, server: Bundle, round: kit.Round, client: kit.ClientId) -> Bundle | None:
         """The representations drawn for this device; nothing before any were shared."""
         pool = server["pool"]
         if not (self._shares and len(pool["clients"])):
@@ -193,112 +165,99 @@ class FedSSC(Method):
         zs, known = draw(pool, receiver, self.k_shared, draws, self.exclude_self)
         return Bundle({"representations": {"zs": zs}, "known": {"valid": known}})
 
-    def extract(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def extract(self, ctx: ClientContext, down: Bundle, state: State) -> kit.Answer:
         """Send the class means under the received model."""
         return self._represented(ctx, ctx.net(down["model"])), None
 
-    def train(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def train(self, ctx: ClientContext, down: Bundle, state: State) -> kit.Answer:
         """Train by CE and both contrastive terms; send model and class means."""
-        net, round = ctx.net(down["model"]), ctx.round
-        zs, known = self._received(ctx, net)
-        weight = self.mu_glob
+        net, round, weight = ctx.net(down["model"]), ctx.round, self.mu_glob
         if weight > 0:
             weight = weight_at(round.step, round.steps, self.hold, weight, self.mu_glob_end)
         if ctx.own is None and not self.local_pairs:
             weight = 0.0  # nobody has shared anything yet
         references = self._references(ctx, down, state)
-
-        def loss(net: Network, batch: Batch) -> Loss:
-            others = None if references is None else references(batch)
-            outputs = net(batch.x)
-            terms = {"class": F.cross_entropy(outputs.logits, batch.y)}
-            return self._sum(outputs.z, batch, terms, others, weight, zs, known)
-
-        train(ctx, net, loss)
-        ctx.metrics["mu_glob"] = weight
+        self._descend(ctx, net, self._received(ctx, net), references, weight)
         return self._answer(ctx, net, self._keeps_previous)
 
-    def train_features(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def train_features(self, ctx: ClientContext, down: Bundle, state: State) -> kit.Answer:
         """Train all but the output layer by the contrastive terms, at a constant weight."""
         net, contrasts = ctx.net(down["model"]), self.stage1 == "moon+glob"
         zs, known = self._received(ctx, net)
         if not self.local_pairs:
-            prototypes.require_some(known, f"lower method.min_count (now {self.min_count})")
+            kit.prototypes.require_some(known, f"lower method.min_count (now {self.min_count})")
         references = self._references(ctx, down, state) if contrasts else None
-
-        def loss(net: Network, batch: Batch) -> Loss:
-            others = None if references is None else references(batch)
-            return self._sum(net(batch.x).z, batch, {}, others, self.mu_glob, zs, known)
-
-        train(ctx, net, loss, only=prototypes.all_but_classifier(net))
-        ctx.metrics["mu_glob"] = self.mu_glob
+        only = kit.prototypes.all_but_classifier(net)
+        self._descend(ctx, net, (zs, known), references, self.mu_glob, only)
         return self._answer(ctx, net, contrasts and self._keeps_previous)
 
     @property
     def _keeps_previous(self) -> bool:
         return self.mu_moon > 0 and self.negative == "previous"
 
-    def _answer(self, ctx: ClientContext, net: Network, keep: bool) -> Answer:
+    def _answer(self, ctx: ClientContext, net: kit.Network, keep: bool) -> kit.Answer:
         """What a trained device sends, and the model that it keeps as its previous one."""
         kept = Bundle({"previous": ctx.weights(net)}) if keep else None
         return self._represented(ctx, net).replace(model=ctx.shared(net)), kept
 
-    def _represented(self, ctx: ClientContext, net: Network) -> Payload:
+    def _represented(self, ctx: ClientContext, net: kit.Network) -> Bundle:
         """The class means that are shared; with another negative, also a look at the collapse."""
         if not self._shares and self.negative == "previous":
             return Bundle()
-        classes = prototypes.represent(ctx, net)
+        classes = kit.prototypes.represent(ctx, net)
         ctx.metrics["feature_std"] = classes.feature_std
         if not self._shares:
             return Bundle()
         enough = classes.counts >= self.min_count
-        return Bundle(
-            {
-                "class_means": {"zs": torch.where(enough[:, None], classes.means, 0.0)},
-                "class_counts": {"n": torch.where(enough, classes.counts, 0)},
-            }
-        )
+        means = torch.where(enough[:, None], classes.means, 0.0)
+        counts = torch.where(enough, classes.counts, 0)
+        return Bundle({"class_means": {"zs": means}, "class_counts": {"n": counts}})
 
-    def _references(self, ctx: ClientContext, down: Payload, state: State) -> References | None:
+    def _references(self, ctx: ClientContext, down: Bundle, state: State) -> kit.References | None:
         """The networks that MOON's term compares with; None where the term has no part."""
         if self.mu_moon == 0 or (self.negative == "previous" and state is None):
             return None
         previous = [state["previous"]] if self.negative == "previous" and state else []
         return ctx.references([down["model"], *previous])
 
-    def _received(self, ctx: ClientContext, net: Network) -> tuple[Tensor, Tensor]:
+    def _received(self, ctx: ClientContext, net: kit.Network) -> tuple[Tensor, Tensor]:
         """zs and which classes have one; none where nothing was shared with this device."""
         device = next(net.parameters()).device
         if ctx.own is not None:
             zs, known = ctx.own["representations"]["zs"], ctx.own["known"]["valid"]
         else:
-            vectors, nobody = prototypes.nothing_known(net, "zs")
+            vectors, nobody = kit.prototypes.nothing_known(net, "zs")
             zs, known = vectors["zs"], nobody["valid"]
         return zs.to(device), known.to(device)
 
-    def _sum(
+    def _descend(
         self,
-        z: Tensor,
-        batch: Batch,
-        terms: Tensors,
-        others: Sequence[Tensor] | None,
+        ctx: ClientContext,
+        net: kit.Network,
+        shared: tuple[Tensor, Tensor],
+        references: kit.References | None,
         weight: float,
-        zs: Tensor,
-        known: Tensor,
-    ) -> Loss:
-        """The given terms, and both contrastive ones where they have a part."""
-        notes: Tensors = {}
-        if others is not None:
-            term, notes = self._contrast(z, batch, others)
-            terms["contrast"] = self.mu_moon * term
-        if weight > 0:
-            pairs = losses.class_pairs if self.local_pairs else losses.prototype_contrast
-            terms["shared"] = weight * pairs(z, batch.y, zs, known, self.tau)
-        return Loss.sum(terms, notes)
+        only: tuple[str, ...] = (),
+    ) -> None:
+        """Train by the contrastive terms that have a part, and by CE unless parts are frozen."""
 
-    def _contrast(
-        self, z: Tensor, batch: Batch, others: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensors]:
+        def loss(net: kit.Network, batch: kit.Batch) -> Loss:
+            others = None if references is None else references(batch)
+            outputs, y = net(batch.x), batch.y
+            terms: Tensors = {} if only else {"class": F.cross_entropy(outputs.logits, y)}
+            notes: Tensors = {}
+            if others is not None:
+                term, notes = self._contrast(outputs.z, y, others)
+                terms["contrast"] = self.mu_moon * term
+            if weight > 0:
+                pairs = losses.class_pairs if self.local_pairs else losses.prototype_contrast
+                terms["shared"] = weight * pairs(outputs.z, y, *shared, self.tau)
+            return Loss.sum(terms, notes)
+
+        kit.train(ctx, net, loss, only=only)
+        ctx.metrics["mu_glob"] = weight
+
+    def _contrast(self, z: Tensor, y: Tensor, others: Sequence[Tensor]) -> tuple[Tensor, Tensors]:
         """MOON's term with the chosen negative, and the cosines for the record."""
         z_glob, *z_prevs = others
         if z_prevs:
@@ -308,14 +267,12 @@ class FedSSC(Method):
         notes = {"cos_glob": toward.detach().mean()}
         if self.negative == "none":
             return -toward.mean() / self.tau, notes
-        stranger, exists = other_class(z_glob, batch.y)
+        stranger, exists = other_class(z_glob, y)
         away = F.cosine_similarity(z, stranger, dim=-1)
         gaps = F.softplus((away - toward) / self.tau) * exists
         return gaps.sum() / exists.sum().clamp(min=1), notes
 
-    def server_update(
-        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
-    ) -> ServerState:
+    def server_update(self, ctx: kit.ServerContext, server: Bundle, replies: kit.Replies) -> Bundle:
         """The pool holds this round's representations; average the models, if sent."""
         reduced = ctx.reduce(replies)
         if gathered := reduced.gathered.get("class_means"):

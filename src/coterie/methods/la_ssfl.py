@@ -11,7 +11,7 @@ mode.
 from dataclasses import dataclass
 from typing import final
 
-from coterie.kit import ClientContext, Method, Payload, State, Tensors, fields, personal, stock
+from coterie.kit import Bundle, ClientContext, Method, State, Tensors, fields, personal, stock
 
 
 @final
@@ -29,6 +29,6 @@ class LASSFL(Method):
     server_update = stock.average
     model = stock.global_model
 
-    def personal(self, ctx: ClientContext, down: Payload, state: State) -> Tensors:
+    def personal(self, ctx: ClientContext, down: Bundle, state: State) -> Tensors:
         """The global model after the steps of adaptation."""
         return personal.adapt(ctx, down["model"], self.steps)

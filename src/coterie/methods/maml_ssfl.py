@@ -21,22 +21,8 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from coterie.kit import (
-    Answer,
-    Batch,
-    Bundle,
-    ClientContext,
-    Method,
-    Network,
-    Payload,
-    State,
-    Stepper,
-    Tensors,
-    fields,
-    parameters,
-    personal,
-    stock,
-)
+from coterie import kit
+from coterie.kit import Batch, Bundle, ClientContext, Method, Tensors, fields, personal, stock
 
 
 @final
@@ -56,30 +42,35 @@ class MAMLSSFL(Method):
     server_update = stock.average
     model = stock.global_model
 
-    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def client_update(self, ctx: ClientContext, down: Bundle, state: kit.State) -> kit.Answer:
         """Local iterations on the loss of the adapted model."""
         net = ctx.net(down["model"])
         rate = ctx.local.rate(ctx.round) if self.inner_lr is None else self.inner_lr
         inner, third = ctx.batches("inner"), ctx.batches("third")
         here: Tensors = {}
 
-        def come_back(net: Network) -> None:
+        def come_back(net: kit.Network) -> None:
             personal.lay(net, here)
             if self.order == "hessian_free":
                 self._correct(ctx, net, here, rate, third)
 
-        stepper = Stepper(ctx, net, hook=come_back)
+        stepper = kit.Stepper(ctx, net, hook=come_back)
         begin = True  # of a step, which may take several batches
         for batch in ctx.batches():
             if begin:
-                here = parameters(net)
+                here = kit.parameters(net)
                 personal.lay(net, _moved(here, gradient(ctx, net, inner), -rate))
             begin = stepper(ctx.objective.loss(net, batch), batch)
         stepper.report()
         return Bundle({"model": ctx.shared(net)}), None
 
     def _correct(
-        self, ctx: ClientContext, net: Network, here: Tensors, rate: float, third: Iterator[Batch]
+        self,
+        ctx: ClientContext,
+        net: kit.Network,
+        here: Tensors,
+        rate: float,
+        third: Iterator[Batch],
     ) -> None:
         """Put the Hessian-free term into the gradients of a step."""
         slope = {n: p.grad.clone() for n, p in net.named_parameters() if p.grad is not None}
@@ -94,12 +85,12 @@ class MAMLSSFL(Method):
                 bend = (sides[0][name] - sides[1][name]) / (2.0 * self.delta)
                 parameter.grad.copy_(slope[name] - rate * bend)
 
-    def personal(self, ctx: ClientContext, down: Payload, state: State) -> Tensors:
+    def personal(self, ctx: ClientContext, down: Bundle, state: kit.State) -> Tensors:
         """The global model after the steps of adaptation."""
         return personal.adapt(ctx, down["model"], self.steps)
 
 
-def gradient(ctx: ClientContext, net: Network, batches: Iterator[Batch]) -> Tensors:
+def gradient(ctx: ClientContext, net: kit.Network, batches: Iterator[Batch]) -> Tensors:
     """The mean gradient over as many batches as a step takes; `grad` and buffers stay."""
     window, before = _window(ctx, batches), personal.buffers(net)
     trained = {name: p for name, p in net.named_parameters() if p.requires_grad}
@@ -115,12 +106,12 @@ def gradient(ctx: ClientContext, net: Network, batches: Iterator[Batch]) -> Tens
 
 def _window(ctx: ClientContext, batches: Iterator[Batch]) -> list[Batch]:
     """The batches of one step, which ends with its epoch at the latest."""
-    found: list[Batch] = []
+    window: list[Batch] = []
     for batch in batches:
-        found.append(batch)
-        if len(found) == ctx.local.accumulate or batch.last:
+        window.append(batch)
+        if len(window) == ctx.local.accumulate or batch.last:
             break
-    return found
+    return window
 
 
 def _moved(weights: Tensors, slopes: Tensors, by: float) -> Tensors:

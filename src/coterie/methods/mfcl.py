@@ -40,40 +40,8 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.kit import (
-    Answer,
-    Backbone,
-    Batch,
-    Blob,
-    Builder,
-    Bundle,
-    ClientContext,
-    ClientId,
-    ConfigError,
-    Diverged,
-    Local,
-    Loss,
-    Mean,
-    Method,
-    Nets,
-    Network,
-    NoReplies,
-    NormKind,
-    PairPool,
-    Pairs,
-    Payload,
-    Reply,
-    Round,
-    ServerContext,
-    ServerState,
-    Stage,
-    State,
-    Tensors,
-    class_imbalance,
-    fields,
-    server_training,
-    train,
-)
+from coterie import kit
+from coterie.kit import Bundle, ClientContext, Loss, Method, ServerContext, State, Tensors, fields
 from coterie.nets.norm import Variance, paired
 from coterie.nets.sensor import Autoencoder, Modular, Reads, Sensed, SensorKind, build_sensor
 
@@ -92,7 +60,7 @@ class MFCL(Method):
     joint: Reads = "no"  # what a joint classifier reads
     sensor: SensorKind = "code"
     sensor_width: fields.PositiveCount = 64  # channels of a representation
-    sensor_norm: NormKind = "pn"
+    sensor_norm: kit.NormKind = "pn"
     peer_variance: Variance = "pooled"
     loss: Literal["bce", "mse"] = "bce"
     sense_rounds: fields.PositiveCount = 15
@@ -109,7 +77,7 @@ class MFCL(Method):
     server_warmup: fields.Count = 10  # epochs
 
     objectives = ("simclr", "simsiam", "byol")
-    reduce: ClassVar = {_SENSOR: Mean()}
+    reduce: ClassVar = {_SENSOR: kit.Mean()}
     leaves: ClassVar[str] = (
         "weights of the sensor, its number of samples, and representations of all its images, from "
         "which images can be reconstructed; with method.share_labels their labels too"
@@ -117,51 +85,51 @@ class MFCL(Method):
 
     def __post_init__(self) -> None:
         if self.joint != "no" and not self.share_labels:
-            raise ConfigError(
+            raise kit.ConfigError(
                 f"method.joint = {self.joint!r} trains on labels at the server: it needs "
                 "method.share_labels = true"
             )
         if self.refresh == "epoch" and self.views_cached > 1:
-            raise ConfigError(
+            raise kit.ConfigError(
                 f"method.views_cached = {self.views_cached} is for method.refresh = 'once'; under "
                 "'epoch' every upload is one new pair of each image"
             )
 
-    def check(self, local: Local) -> None:
+    def check(self, local: kit.Local) -> None:
         """Ask for the user's word that representations may leave their clients."""
         if not self.share_representations:
-            raise ConfigError(
+            raise kit.ConfigError(
                 "mfcl sends representations of all images to the server, from which images can be "
                 "reconstructed; if they may leave their clients, set "
                 "method.share_representations=true"
             )
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, rounds: int) -> tuple[kit.Stage, ...]:
         """Sensing, then one upload and all epochs, or an upload before every epoch."""
-        sense = Stage("sense", self.sense_rounds)
-        send = Stage("upload", 1, "all", self.drop, self.quorum, steady=True, required=True)
+        sense = kit.Stage("sense", self.sense_rounds)
+        send = kit.Stage("upload", 1, "all", self.drop, self.quorum, steady=True, required=True)
         send = replace(send, broadcast=self.send_encoder, client=self.encode, uploads={})
         send = replace(send, server=self.keep_pairs)
-        epoch = Stage("contrast", rounds, "none", server=self.contrast)
+        epoch = kit.Stage("contrast", rounds, "none", server=self.contrast)
         if self.refresh == "once":
             return sense, send, epoch
         again, epoch = replace(send, required=False), replace(epoch, rounds=1)
         return sense, send, epoch, *((again, epoch) * (rounds - 1))
 
-    def nets(self, build: Builder) -> dict[str, Network]:
+    def nets(self, build: kit.Builder) -> dict[str, kit.Network]:
         """The sensor, the discriminator with its heads, and both as one for images."""
         sensor = build_sensor(
             self.sensor, build.shape, self.sensor_norm, self.sensor_width, self.peer_variance
         )
         discriminator = build(shape=sensor.code, stem="none")
         discriminator.central = ("",)  # all of it
-        assert isinstance(discriminator.backbone, Backbone)
+        assert isinstance(discriminator.backbone, kit.Backbone)
         whole = Sensed(copy.deepcopy(sensor.backbone), copy.deepcopy(discriminator.backbone))
         projector = copy.deepcopy(discriminator.projector)
         model = Modular(whole, projector, build.classes, self.joint, build.settings.projection)
         return {_SENSOR: sensor, _DISCRIMINATOR: discriminator, "model": model}
 
-    def init(self, nets: Nets) -> ServerState:
+    def init(self, nets: kit.Nets) -> Bundle:
         """Fresh networks; a joint classifier begins at zero."""
         groups = {key: nets.weights(key) for key in (_SENSOR, _DISCRIMINATOR)}
         model = nets["model"]
@@ -172,25 +140,25 @@ class MFCL(Method):
             groups[_HEAD] = {name: torch.zeros_like(t.detach()) for name, t in sizes.items()}
         return Bundle(groups, {"classes": model.classes})
 
-    def broadcast(self, server: ServerState, round: Round) -> Payload:
+    def broadcast(self, server: Bundle, round: kit.Round) -> Bundle:
         """The sensor."""
         return Bundle({_SENSOR: server[_SENSOR]})
 
-    def send_encoder(self, server: ServerState, round: Round) -> Payload:
+    def send_encoder(self, server: Bundle, round: kit.Round) -> Bundle:
         """The sensor's encoder alone."""
         weights = server[_SENSOR]
         return Bundle({_SENSOR: {n: t for n, t in weights.items() if n.startswith("backbone.")}})
 
-    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def client_update(self, ctx: ClientContext, down: Bundle, state: State) -> kit.Answer:
         """Train the sensor."""
         net = ctx.net(down[_SENSOR], key=_SENSOR)
-        train(ctx, net, self._reconstruction)
+        kit.train(ctx, net, self._reconstruction)
         shared = ctx.shared(net)
         own = {name: t for name, t in ctx.weights(net).items() if name not in shared}
         ctx.keep(_seen_in_model(own, {}))  # the client's statistics, for its evaluation
         return Bundle({_SENSOR: shared}), None
 
-    def _reconstruction(self, net: Network, batch: Batch) -> Loss:
+    def _reconstruction(self, net: kit.Network, batch: kit.Batch) -> Loss:
         """L(x, g(f(x))): the same augmented images in and out, the mean over pixels."""
         assert isinstance(net, Autoencoder)
         x = torch.cat(batch.views).clamp(0.0, 1.0)
@@ -200,7 +168,7 @@ class MFCL(Method):
             return Loss(F.mse_loss(logits.sigmoid(), x))
         return Loss(F.binary_cross_entropy_with_logits(logits, x))
 
-    def encode(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def encode(self, ctx: ClientContext, down: Bundle, state: State) -> kit.Answer:
         """Write pairs of representations of all images to a file, batch by batch."""
         weights = {**ctx.initial(_SENSOR), **down[_SENSOR]}  # the decoder has no part in it
         sensor = ctx.frozen(weights, key=_SENSOR)
@@ -208,14 +176,13 @@ class MFCL(Method):
         half, labels = self.precision == "fp16", list[np.ndarray]()
 
         def rows() -> Iterator[np.ndarray]:
-            views, draw = ctx.objective.views, ctx.generator
-            for batch in ctx.data.batches(every, views, lambda what: draw(f"upload/{what}")):
+            for batch in ctx.batches("upload", local=every):
                 with paired(sensor.net, len(batch.views)):
                     z = sensor.encode(torch.cat(batch.views))
                 z = torch.stack(z.chunk(len(batch.views)), dim=1)
                 z = z.to("cpu", torch.float16 if half else torch.float32)
                 if not bool(z.isfinite().all()):
-                    raise Diverged(f"its representations are not finite in {self.precision}")
+                    raise kit.Diverged(f"its representations are not finite in {self.precision}")
                 labels.append(batch.y.cpu().numpy())
                 yield z.numpy()
 
@@ -224,15 +191,11 @@ class MFCL(Method):
             blobs[_LABELS] = ctx.spool(_LABELS, labels)
         return Bundle(blobs=blobs), None
 
-    def server_update(
-        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
-    ) -> ServerState:
+    def server_update(self, ctx: ServerContext, server: Bundle, replies: kit.Replies) -> Bundle:
         """Average the sensors."""
         return ctx.step(server, ctx.reduce(replies)[_SENSOR], key=_SENSOR)
 
-    def keep_pairs(
-        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
-    ) -> ServerState:
+    def keep_pairs(self, ctx: ServerContext, server: Bundle, replies: kit.Replies) -> Bundle:
         """Keep the representations that clients sent."""
         sent = ctx.reduce(replies).blobs
         blobs = {
@@ -242,32 +205,27 @@ class MFCL(Method):
         ctx.metrics["bytes"] = float(sum(blob.nbytes for blob in blobs.values()))
         return Bundle(server.tensors, server.scalars, blobs)
 
-    def contrast(
-        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
-    ) -> ServerState:
+    def contrast(self, ctx: ServerContext, server: Bundle, replies: kit.Replies) -> Bundle:
         """Train the discriminator for one epoch over the pairs; the last epoch drops them."""
-        pool = PairPool(
-            _of(server.blobs, _PAIRS), _of(server.blobs, _LABELS), blocks=self.views_cached
-        )
+        pairs, labels = (_of(server.blobs, what) for what in (_PAIRS, _LABELS))
+        pool = kit.PairPool(pairs, labels, self.views_cached)
         if not len(pool):
-            raise NoReplies("no representations have come to the server")
+            raise kit.NoReplies("no representations have come to the server")
         net = ctx.net(server[_DISCRIMINATOR], key=_DISCRIMINATOR)
         device = next(net.parameters()).device
         head = {name: t.clone().to(device) for name, t in server.get(_HEAD).items()}
         classes, epoch, epochs = int(server.scalars["classes"]), ctx.round.step, ctx.round.steps
 
-        def labelled(loss: Loss, pairs: Pairs, share: float) -> dict[str, float]:
+        def labelled(loss: Loss, pairs: kit.Pairs, share: float) -> dict[str, float]:
             """What is done with the labels of a batch, if there are any."""
             if pairs.y is None:
                 return {}
-            found = {"beta_cib_batch": imbalance(pairs.y.numpy(), classes)}
+            seen = {"beta_cib_batch": imbalance(pairs.y.numpy(), classes)}
             if head:
-                found["joint_loss"] = self._classify(head, loss, pairs.y.to(device), share)
-            return found
+                seen["joint_loss"] = self._classify(head, loss, pairs.y.to(device), share)
+            return seen
 
-        memory = self._training.epoch(
-            ctx, net, pool, server.get(_MEMORY), (epoch, epochs), labelled
-        )
+        memory = self._training.epoch(ctx, net, pool, server.get(_MEMORY), labelled)
         y = pool.labels(epoch)
         if y is not None:
             ctx.metrics["beta_cib_pool"] = imbalance(y, classes)
@@ -278,8 +236,8 @@ class MFCL(Method):
         return Bundle(done.tensors, done.scalars, {} if epoch + 1 == epochs else done.blobs)
 
     @property
-    def _training(self) -> server_training.ServerTraining:
-        return server_training.ServerTraining(
+    def _training(self) -> kit.server_training.ServerTraining:
+        return kit.server_training.ServerTraining(
             batch_size=self.server_batch,
             optimizer=self.server_optimizer,
             lr=self.server_lr,
@@ -292,12 +250,12 @@ class MFCL(Method):
         """A step of the joint classifier on both views, through which no gradient flows back."""
         read = [views.z if self.joint == "projection" else views.h for views in loss.outputs]
         x = F.normalize(torch.cat(read).detach(), dim=-1)
-        rate = share * server_training.full_rate(_LINEAR_RATE, self.server_batch)
-        return server_training.descend_linear(
+        rate = share * kit.server_training.full_rate(_LINEAR_RATE, self.server_batch)
+        return kit.server_training.descend_linear(
             head, x, y.repeat(len(read)), rate, self.server_momentum
         )
 
-    def model(self, server: ServerState) -> Tensors:
+    def model(self, server: Bundle) -> Tensors:
         """Sensor and discriminator as one network."""
         weights = _seen_in_model(server[_SENSOR], server[_DISCRIMINATOR])
         head = server.get(_HEAD)
@@ -306,20 +264,20 @@ class MFCL(Method):
 
 def imbalance(y: np.ndarray, classes: int) -> float:
     """beta^CIB of samples with these labels."""
-    return class_imbalance(np.bincount(y, minlength=classes))
+    return kit.class_imbalance(np.bincount(y, minlength=classes))
 
 
 def _seen_in_model(sensor: Tensors, discriminator: Tensors) -> Tensors:
     """Weights of the two networks under the names they have in the one that is tested."""
-    found: Tensors = {}
+    renamed: Tensors = {}
     for part, weights in (("sensor", sensor), ("discriminator", discriminator)):
         for name, tensor in weights.items():
             if name.startswith("backbone."):
-                found[f"backbone.{part}.{name.removeprefix('backbone.')}"] = tensor
-    return found | {n: t for n, t in discriminator.items() if n.startswith("projector.")}
+                renamed[f"backbone.{part}.{name.removeprefix('backbone.')}"] = tensor
+    return renamed | {n: t for n, t in discriminator.items() if n.startswith("projector.")}
 
 
-def _of(blobs: Mapping[str, Blob], what: str) -> dict[ClientId, Blob]:
+def _of(blobs: Mapping[str, kit.Blob], what: str) -> dict[kit.ClientId, kit.Blob]:
     """The files of one kind by client."""
-    found = (name.split("/") for name in blobs)
-    return {int(client): blobs[f"{kind}/{client}"] for kind, client in found if kind == what}
+    named = (name.split("/") for name in blobs)
+    return {int(client): blobs[f"{kind}/{client}"] for kind, client in named if kind == what}

@@ -22,23 +22,8 @@ from typing import Literal, final
 
 from torch.nn import functional as F
 
-from coterie.kit import (
-    Answer,
-    Batch,
-    Bundle,
-    ClientContext,
-    ConfigError,
-    Loss,
-    Method,
-    Network,
-    Payload,
-    State,
-    Tensors,
-    fields,
-    losses,
-    stock,
-    train,
-)
+from coterie import kit
+from coterie.kit import Answer, Bundle, ClientContext, Loss, Method, State, fields, stock, train
 
 
 @final
@@ -54,7 +39,7 @@ class MOON(Method):
 
     def __post_init__(self) -> None:
         if self.term == "l2" and (self.buffer, self.first) != (1, "skip"):
-            raise ConfigError(
+            raise kit.ConfigError(
                 "method.term = 'l2' of moon keeps no previous model: leave method.buffer and "
                 "method.first out"
             )
@@ -69,14 +54,14 @@ class MOON(Method):
     server_update = stock.average
     model = stock.global_model
 
-    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def client_update(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Train against the reference models; remember the result as the newest of them."""
         net = ctx.net(down["model"])
         earlier = self._earlier(ctx, state)
         contrasts = self.mu > 0 and (bool(earlier) or self.term == "l2")
         references = ctx.references([down["model"], *earlier]) if contrasts else None
 
-        def loss(net: Network, batch: Batch) -> Loss:
+        def loss(net: kit.Network, batch: kit.Batch) -> Loss:
             others = None if references is None else references(batch)
             outputs = net(batch.x)  # last, for what its gradients need is in the caches then
             terms = {"class": F.cross_entropy(outputs.logits, batch.y)}
@@ -85,9 +70,9 @@ class MOON(Method):
             z, (z_glob, *z_prevs) = outputs.z, others
             if self.term == "l2":
                 near = F.cosine_similarity(z.detach(), z_glob, dim=-1).mean()
-                terms["l2"] = self.mu * losses.representation_gap(z, z_glob)
+                terms["l2"] = self.mu * kit.losses.representation_gap(z, z_glob)
                 return Loss.sum(terms, {"cos_glob": near})
-            term = losses.model_contrast(z, z_glob, z_prevs, self.tau)
+            term = kit.losses.model_contrast(z, z_glob, z_prevs, self.tau)
             terms["contrast"] = self.mu * term.loss
             return Loss.sum(terms, {"cos_glob": term.cos_glob, "cos_prev": term.cos_prev})
 
@@ -98,7 +83,7 @@ class MOON(Method):
         kept = [ctx.weights(net), *_previous(state)][: self.buffer]
         return up, Bundle({f"previous_{age}": weights for age, weights in enumerate(kept)})
 
-    def _earlier(self, ctx: ClientContext, state: State) -> list[Tensors]:
+    def _earlier(self, ctx: ClientContext, state: State) -> list[kit.Tensors]:
         """The previous models to contrast with, newest first."""
         if self.term == "l2" or self.mu == 0:
             return []
@@ -107,6 +92,6 @@ class MOON(Method):
         return _previous(state)
 
 
-def _previous(state: State) -> list[Tensors]:
+def _previous(state: State) -> list[kit.Tensors]:
     """The models of a state, newest first."""
     return [state[f"previous_{age}"] for age in range(len(state.tensors))] if state else []

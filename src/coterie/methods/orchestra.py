@@ -24,7 +24,6 @@ none. The networks are averaged by samples, the authors' code counts batches.
 
 import copy
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
@@ -32,34 +31,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.kit import (
-    Answer,
-    Batch,
-    Builder,
-    Bundle,
-    ClientContext,
-    ConfigError,
-    Gather,
-    Loss,
-    Mean,
-    Method,
-    Nets,
-    Network,
-    Payload,
-    Reply,
-    Round,
-    ServerContext,
-    ServerState,
-    Stage,
-    State,
-    Stepper,
-    Tensors,
-    clustering,
-    fields,
-    follow,
-    self_supervised,
-    stock,
-)
+from coterie import kit
+from coterie.kit import Answer, Bundle, ClientContext, Method, Network, State, clustering, fields
 
 FIRST, VIEWS = ("train",), ("train", "second", "train")  # the last one is turned
 
@@ -95,123 +68,109 @@ class Orchestra(Method):
     server_weight_decay: fields.NonNegative = 1e-4
 
     objectives = ("rotation",)
-    reduce: ClassVar = {"model": Mean(), "target": Mean(), "local_centroids": Gather()}
+    reduce: ClassVar = {"model": kit.Mean(), "target": kit.Mean(), "local_centroids": kit.Gather()}
     leaves: ClassVar[str] = (
         "weights of its network and of a slower copy, centroids of its representations, and its "
         "number of samples"
     )
 
-    model = stock.global_model
+    model = kit.stock.global_model
 
     def __post_init__(self) -> None:
         if self.local_clusters > self.memory:
-            raise ConfigError(
+            raise kit.ConfigError(
                 f"method.local_clusters = {self.local_clusters} of orchestra needs a method.memory "
                 f"of at least as many, not {self.memory}"
             )
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, rounds: int) -> tuple[kit.Stage, ...]:
         """Clusters first, from everybody; then training."""
-        centroids = {"local_centroids": Gather()}
-        clusters = Stage("cluster", 1, "all", broadcast=self.send_target, client=self.cluster)
-        return replace(clusters, uploads=centroids), Stage("train", rounds)
+        centroids = {"local_centroids": kit.Gather()}
+        clusters = kit.Stage("cluster", 1, "all", broadcast=self.send_target, client=self.cluster)
+        return replace(clusters, uploads=centroids), kit.Stage("train", rounds)
 
-    def nets(self, build: Builder) -> dict[str, Network]:
+    def nets(self, build: kit.Builder) -> dict[str, Network]:
         """The online network, and the target: a copy of its backbone and projector."""
         online = build()
         target = Network(copy.deepcopy(online.backbone), projector=copy.deepcopy(online.projector))
         return {"model": online, "target": target.requires_grad_(False)}
 
-    def init(self, nets: Nets) -> ServerState:
+    def init(self, nets: kit.Nets) -> Bundle:
         """Both networks, and no centroid."""
         return Bundle({"model": nets.weights(), "target": nets.weights("target")})
 
-    def broadcast(self, server: ServerState, round: Round) -> Payload:
+    def broadcast(self, server: Bundle, round: kit.Round) -> Bundle:
         """The networks and C, if there is one."""
         wanted = ("model", "target", "centroids")
         return Bundle({group: server[group] for group in wanted if group in server})
 
-    def send_target(self, server: ServerState, round: Round) -> Payload:
+    def send_target(self, server: Bundle, round: kit.Round) -> Bundle:
         """The target alone, for the first clusters."""
         return Bundle({"target": server["target"]})
 
-    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def client_update(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Train towards C, then cluster the memory."""
-        memory = state["memory"]["z"] if state else self._filled(ctx, down["target"])
+        memory = self._memory(ctx, down, state)
         online, target = ctx.net(down["model"]), ctx.net(down["target"], key="target")
-        memory = self._train(ctx, online, target, memory, down.get("centroids").get("c"))
+        stepper = kit.Stepper(ctx, online)
+        begin = True  # of a step, which may take several batches
+        for batch in ctx.batches(views=VIEWS):
+            if begin:
+                kit.follow(target, online, self.ema)
+            with torch.no_grad():
+                t = F.normalize(target(batch.x).z, dim=1)
+            begin = stepper(self._loss(ctx, online, batch, t, down), batch)
+            memory = push(memory, t)
+        stepper.report()
         sent = {"model": ctx.shared(online), "target": ctx.shared(target)}
         return Bundle({**sent, **self._clusters(ctx, memory)}), Bundle({"memory": {"z": memory}})
 
-    def cluster(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def cluster(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Fill the memory and cluster it; nothing is trained."""
-        memory = state["memory"]["z"] if state else self._filled(ctx, down["target"])
+        memory = self._memory(ctx, down, state)
         return Bundle(self._clusters(ctx, memory)), Bundle({"memory": {"z": memory}})
 
-    def _clusters(self, ctx: ClientContext, memory: Tensor) -> dict[str, Tensors]:
+    def _clusters(self, ctx: ClientContext, memory: Tensor) -> dict[str, kit.Tensors]:
         """The centroids of a memory, as they are sent."""
-        centroids = clustering.cluster(
-            memory,
-            self.local_clusters,
-            self._shares,
-            self.local_iterations,
-            ctx.generator("local-clusters"),
-        )
+        draws, shares = ctx.generator("local-clusters"), self._shares
+        count, iterations = self.local_clusters, self.local_iterations
+        centroids = clustering.cluster(memory, count, shares, iterations, draws)
         return {"local_centroids": {"c": centroids}}
 
-    def _filled(self, ctx: ClientContext, target: Tensors) -> Tensor:
-        """A first memory, by the target as received; few samples come in several views each."""
-        net = ctx.net(target, key="target", slot="fill")  # its statistics are not kept
+    def _memory(self, ctx: ClientContext, down: Bundle, state: State) -> Tensor:
+        """The client's memory; a first one is filled by the target as received.
+
+        Few samples are represented in several views each.
+        """
+        if state:
+            return state["memory"]["z"]
+        net = ctx.net(down["target"], key="target", slot="fill")  # its statistics are not kept
         epochs = math.ceil(self.memory / len(ctx.data))
         local = replace(ctx.local, epochs=epochs, steps=0, accumulate=1, drop_last=False)
         rows: list[Tensor] = []
-        for batch in ctx.data.batches(local, FIRST, lambda what: ctx.generator(f"fill/{what}")):
+        for batch in ctx.batches("fill", views=FIRST, local=local):
             with torch.no_grad():
                 rows.append(F.normalize(net(batch.x).z, dim=1).cpu())
             if sum(map(len, rows)) >= self.memory:
                 break
         return torch.cat(rows)[: self.memory]
 
-    def _train(
-        self,
-        ctx: ClientContext,
-        online: Network,
-        target: Network,
-        memory: Tensor,
-        centroids: Tensor | None,
-    ) -> Tensor:
-        """Local training; the memory after it."""
-        stepper = Stepper(ctx, online)
-        begin = True  # of a step, which may take several batches
-        for batch in ctx.data.batches(
-            ctx.local, VIEWS, lambda what: ctx.generator(f"train/{what}")
-        ):
-            if begin:
-                follow(target, online, self.ema)
-            with torch.no_grad():
-                t = F.normalize(target(batch.x).z, dim=1)
-            begin = stepper(self._loss(ctx, online, batch, t, centroids), batch)
-            memory = push(memory, t)
-        stepper.report()
-        return memory
-
     def _loss(
-        self, ctx: ClientContext, online: Network, batch: Batch, t: Tensor, centroids: Tensor | None
-    ) -> Loss:
+        self, ctx: ClientContext, online: Network, batch: kit.Batch, t: Tensor, down: Bundle
+    ) -> kit.Loss:
         o = F.normalize(online(batch.views[1]).z, dim=1)
         turned = ctx.objective.loss(online, replace(batch, views=batch.views[2:]))
         terms = {"rotation": turned.total}
-        if centroids is not None:
-            terms["cluster"] = consistency(t, o, centroids.to(o.device), self.temperature)
-        return Loss.sum(terms, {**turned.notes, **self_supervised.geometry(o, t)})
+        if "centroids" in down:
+            centroids = down["centroids"]["c"].to(o.device)
+            terms["cluster"] = consistency(t, o, centroids, self.temperature)
+        return kit.Loss.sum(terms, {**turned.notes, **kit.self_supervised.geometry(o, t)})
 
     @property
     def _shares(self) -> clustering.EqualShares:
         return clustering.EqualShares(self.sinkhorn_lambda, self.sinkhorn_iterations)
 
-    def server_update(
-        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
-    ) -> ServerState:
+    def server_update(self, ctx: kit.ServerContext, server: Bundle, replies: kit.Replies) -> Bundle:
         """Average both networks, then fit C to the clients' centroids."""
         reduced = ctx.reduce(replies)
         for key in ("model", "target"):
@@ -225,13 +184,11 @@ class Orchestra(Method):
         if start is None:
             count = min(self.clusters, len(rows))
             start = clustering.directions(count, rows.shape[1], ctx.generator("centroids"))
-        fit = clustering.Descent(
-            self.server_steps, self.server_lr, self.server_momentum, self.server_weight_decay
-        )
+        momentum, decay = self.server_momentum, self.server_weight_decay
+        fit = clustering.Descent(self.server_steps, self.server_lr, momentum, decay)
         fitted = fit(rows, start, self._shares, self.temperature)
         nearest = (rows @ fitted.T).argmax(dim=1)
-        ctx.metrics["cluster_loss"] = float(
-            clustering.disagreement(rows, fitted, self._shares, self.temperature)
-        )
+        left = clustering.disagreement(rows, fitted, self._shares, self.temperature)
+        ctx.metrics["cluster_loss"] = float(left)
         ctx.metrics["clusters_used"] = float((torch.bincount(nearest) > 0).sum())
         return server.replace(centroids={"c": fitted})

@@ -9,8 +9,8 @@ On two views of every batch, with Z, P of the global and z, p of the personal mo
 
 D is the negative cosine. Theta_k is averaged as in FedAvg, theta_k never leaves its client.
 Algorithm 2 as printed restarts Theta_k in every iteration and lets no hat stand over P; settled
-here: Theta_k goes on, P is a constant of the same forward pass (`anchor = "current"`) or comes from
-the model as received, in eval mode (`received`); both models see the same two views unless
+here: Theta_k continues, P is a constant of the same forward pass (`anchor = "current"`) or comes
+from the model as received, in eval mode (`received`); both models see the same two views unless
 `independent_views`; weights are normalised over those who answered; a client starts from the
 initial model; s local iterations are `local.steps`.
 """
@@ -21,31 +21,15 @@ from typing import Literal, final
 
 from torch import Tensor
 
-from coterie.kit import (
-    Answer,
-    Batch,
-    Bundle,
-    ClientContext,
-    Loss,
-    Method,
-    Payload,
-    State,
-    Stepper,
-    Tensors,
-    fields,
-    personal,
-    self_supervised,
-    stock,
-)
+from coterie import kit
+from coterie.kit import Answer, Batch, Bundle, ClientContext, Method, State, fields, personal, stock
 
 
 def pull(p1: Tensor, p2: Tensor, goal1: Tensor, goal2: Tensor) -> Tensor:
     """The mean of D over the four pairs of personal and global predictions."""
     pairs = ((p, goal) for p in (p1, p2) for goal in (goal1, goal2))
-    total = p1.new_zeros(())
-    for p, goal in pairs:
-        total = total + self_supervised.negative_cosine(p, goal) / 4
-    return total
+    terms = (kit.self_supervised.negative_cosine(p, goal) / 4 for p, goal in pairs)
+    return sum(terms, p1.new_zeros(()))
 
 
 @final
@@ -63,13 +47,14 @@ class PerSSFL(Method):
     broadcast = stock.send_model
     server_update = stock.average
     model = stock.global_model
+    personal = stock.own_model  # theta_k
 
-    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def client_update(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Train both models, the personal one towards the predictions of the other."""
         shared = ctx.net(down["model"])
         own = ctx.net(personal.own_model(ctx, state), slot=personal.PERSONAL)
         received = ctx.frozen(down["model"]) if self.anchor == "received" else None
-        theirs, ours = Stepper(ctx, shared), Stepper(ctx, own, name=personal.PERSONAL)
+        theirs, ours = kit.Stepper(ctx, shared), kit.Stepper(ctx, own, name=personal.PERSONAL)
         for batch, other in self._batches(ctx):
             common = ctx.objective.loss(shared, batch)
             mine = ctx.objective.loss(own, other)
@@ -80,7 +65,7 @@ class PerSSFL(Method):
                 assert goal1.p is not None and goal2.p is not None
                 term = self.lam * pull(one.p, two.p, goal1.p, goal2.p)
                 terms = {"self": mine.total, "pull": term}
-                mine = Loss.sum(terms, mine.notes)
+                mine = kit.Loss.sum(terms, mine.notes)
             theirs(common, batch)
             ours(mine, other)
         for stepper in (ours, theirs):
@@ -101,7 +86,3 @@ class PerSSFL(Method):
             ),
         )
         yield from zip(ctx.batches(), order_of_train, strict=True)
-
-    def personal(self, ctx: ClientContext, down: Payload, state: State) -> Tensors:
-        """theta_k."""
-        return personal.own_model(ctx, state)

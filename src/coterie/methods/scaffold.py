@@ -22,34 +22,13 @@ optimiser's step. Past the momentum it moves the weights by K steps, not by a:
     c_i' = ((x - y) / eta - K (c - c_i)) / a
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
 import torch
 
-from coterie.kit import (
-    Answer,
-    Bundle,
-    ClientContext,
-    ConfigError,
-    Local,
-    Mean,
-    Method,
-    Nets,
-    Network,
-    Payload,
-    Reply,
-    Round,
-    ServerContext,
-    ServerState,
-    State,
-    Stepper,
-    Sum,
-    Tensors,
-    fields,
-    stock,
-)
+from coterie import kit
+from coterie.kit import Answer, Bundle, ClientContext, Method, State, Tensors, fields, stock
 
 
 def effective_steps(steps: int, momentum: float) -> float:
@@ -66,57 +45,58 @@ class Scaffold(Method):
     correction: Literal["gradient", "post_step"] = "gradient"
 
     objectives = None
-    reduce: ClassVar = {"model": Mean(), "control": Sum()}
+    reduce: ClassVar = {"model": kit.Mean(), "control": kit.Sum()}
     leaves: ClassVar[str] = "weights, a control variate as large, and its number of samples"
 
     model = stock.global_model
 
-    def check(self, local: Local) -> None:
+    def check(self, local: kit.Local) -> None:
         """The control variates assume steps of plain SGD."""
         if local.optimizer != "sgd":
-            raise ConfigError(
+            raise kit.ConfigError(
                 f"method.name = 'scaffold' needs local.optimizer = 'sgd', not {local.optimizer!r}"
             )
         if local.nesterov and self.momentum > 0:
-            raise ConfigError("method.momentum of scaffold counts steps without local.nesterov")
+            raise kit.ConfigError("method.momentum of scaffold counts steps without local.nesterov")
 
-    def init(self, nets: Nets) -> ServerState:
+    def init(self, nets: kit.Nets) -> Bundle:
         """The network, and c = 0."""
         trained = dict(nets["model"].named_parameters())
         weights = nets.weights()
         control = {name: torch.zeros_like(weights[name]) for name in trained if name in weights}
         return Bundle({"model": weights, "control": control})
 
-    def broadcast(self, server: ServerState, round: Round) -> Payload:
+    def broadcast(self, server: Bundle, round: kit.Round) -> Bundle:
         """x and c."""
         return Bundle({"model": server["model"], "control": server["control"]})
 
-    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def client_update(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """K corrected steps, then the new control variate."""
         received, control = down["model"], down["control"]
         own = state["control"] if state else {n: torch.zeros_like(t) for n, t in control.items()}
-        net, local = ctx.net(received), self._local(ctx.local)
+        nesterov = ctx.local.nesterov and self.momentum > 0
+        local = replace(ctx.local, momentum=self.momentum, nesterov=nesterov)
+        net, rate = ctx.net(received), local.rate(ctx.round)
         shift = {
             name: (control[name] - own[name]).to(weight.device)
             for name, weight in net.named_parameters()
             if name in control
         }
-        rate = local.rate(ctx.round)
 
-        def correct_gradient(net: Network) -> None:
+        def correct_gradient(net: kit.Network) -> None:
             for name, weight in net.named_parameters():
                 if name in shift and weight.grad is not None:
                     weight.grad.add_(shift[name])
 
         @torch.no_grad()
-        def correct_weights(net: Network) -> None:
+        def correct_weights(net: kit.Network) -> None:
             for name, weight in net.named_parameters():
                 if name in shift:
                     weight.sub_(shift[name], alpha=rate)
 
         hooks = {"gradient": (correct_gradient, None), "post_step": (None, correct_weights)}
         hook, after = hooks[self.correction]
-        stepper = Stepper(ctx, net, local=local, hook=hook, after=after)
+        stepper = kit.Stepper(ctx, net, local=local, hook=hook, after=after)
         for batch in ctx.batches():
             stepper(ctx.objective.loss(net, batch), batch)
         stepper.report()
@@ -125,9 +105,6 @@ class Scaffold(Method):
         change = {name: gradient[name] - own[name] for name in gradient}
         renewed = {name: own[name] + change[name] for name in change}
         return Bundle({"model": weights, "control": change}), Bundle({"control": renewed})
-
-    def _local(self, local: Local) -> Local:
-        return replace(local, momentum=self.momentum, nesterov=local.nesterov and self.momentum > 0)
 
     def _gradient(
         self, x: Tensors, y: Tensors, control: Tensors, own: Tensors, rate: float, steps: int
@@ -140,9 +117,7 @@ class Scaffold(Method):
             for name in control
         }
 
-    def server_update(
-        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
-    ) -> ServerState:
+    def server_update(self, ctx: kit.ServerContext, server: Bundle, replies: kit.Replies) -> Bundle:
         """Average the models; move c by the clients' changes over all N clients."""
         reduced = ctx.reduce(replies)
         share, change = 1.0 / ctx.round.clients, reduced["control"]

@@ -8,25 +8,11 @@ deviation over clients. A client trains in the rounds it is invited to; `run.rou
 `local.epochs` is what a published "300 epochs" corresponds to.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from coterie.kit import (
-    Answer,
-    Bundle,
-    ClientContext,
-    Method,
-    Nets,
-    Payload,
-    Reply,
-    Round,
-    ServerContext,
-    ServerState,
-    State,
-    Tensors,
-    train,
-)
+from coterie import kit
+from coterie.kit import Answer, Bundle, ClientContext, Method, State, Tensors, train
 
 
 @final
@@ -37,36 +23,30 @@ class Solo(Method):
     objectives = None
     reduce: ClassVar = {}
     leaves: ClassVar[str] = "nothing"
+    draws_fresh = True  # every client starts from weights of its own
 
-    @property
-    def draws_fresh(self) -> bool:
-        """Every client starts from weights of its own."""
-        return True
-
-    def init(self, nets: Nets) -> ServerState:
+    def init(self, nets: kit.Nets) -> Bundle:
         """The server knows nothing."""
         return Bundle()
 
-    def broadcast(self, server: ServerState, round: Round) -> Payload:
+    def broadcast(self, server: Bundle, round: kit.Round) -> Bundle:
         """Nothing is sent."""
         return Bundle()
 
-    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def client_update(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Continue to train this client's own model."""
         net = ctx.net(state["model"] if state else ctx.fresh())
         train(ctx, net, ctx.objective.loss)
         return Bundle(), Bundle({"model": ctx.weights(net)})
 
-    def server_update(
-        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
-    ) -> ServerState:
+    def server_update(self, ctx: kit.ServerContext, server: Bundle, replies: kit.Replies) -> Bundle:
         """Nothing was received."""
         return server
 
-    def model(self, server: ServerState) -> Tensors | None:
+    def model(self, server: Bundle) -> Tensors | None:
         """There is no global model."""
         return None
 
-    def personal(self, ctx: ClientContext, down: Payload, state: State) -> Tensors | None:
+    def personal(self, ctx: ClientContext, down: Bundle, state: State) -> Tensors | None:
         """The client's model; before its first round, its own initialisation."""
         return state["model"] if state else ctx.fresh()

@@ -73,10 +73,10 @@ def library() -> Library | Missing:
         why = REASON.read_text().strip() if REASON.is_file() else "Coterie was not installed"
         return Missing(f"they were not built: {why}")
     try:
-        found = variants(path)
-        chosen = os.environ.get(VECTORS) or found[0]
-        if chosen not in found:
-            return Missing(f"{VECTORS} = {chosen} is not among {', '.join(found)}")
+        usable = variants(path)
+        chosen = os.environ.get(VECTORS) or usable[0]
+        if chosen not in usable:
+            return Missing(f"{VECTORS} = {chosen} is not among {', '.join(usable)}")
         return Library(path, chosen)
     except (OSError, AttributeError) as error:
         return Missing(f"{path} cannot be used: {error}")
@@ -84,32 +84,31 @@ def library() -> Library | Missing:
 
 def loaded() -> Library:
     """The kernels, where the configuration says that they are used."""
-    found = library()
-    if isinstance(found, Missing):
-        raise ConfigError(f"net.kernel = 'native' has no kernels here: {found.reason}")
-    return found
+    kernels = library()
+    if isinstance(kernels, Missing):
+        raise ConfigError(f"net.kernel = 'native' has no kernels here: {kernels.reason}")
+    return kernels
 
 
 def kernel_in_use(kernel: KernelKind, devices: tuple[str, ...]) -> Literal["native", "torch"]:
-    """What `net.kernel` comes to on this machine, for computations on these devices.
+    """What `net.kernel` means on this machine, for computations on these devices.
 
     A kernel that is named stays so: whether its devices are CPUs is seen when they are opened.
     """
     source, asked = _asked(kernel)
-    found = library()
-    if asked == "native" and isinstance(found, Missing):
-        raise ConfigError(
-            f"{source} has no kernels here: {found.reason}; a new run can have 'torch'"
-        )
+    kernels = library()
+    if asked == "native" and isinstance(kernels, Missing):
+        reason = kernels.reason
+        raise ConfigError(f"{source} has no kernels here: {reason}; a new run can have 'torch'")
     if kernel != "auto":
         return kernel
-    usable = _elsewhere(devices) is None and not isinstance(found, Missing)
+    usable = _elsewhere(devices) is None and not isinstance(kernels, Missing)
     return "native" if usable and asked != "torch" else "torch"
 
 
 def in_words(devices: tuple[str, ...]) -> str:
-    """What `net.kernel = "auto"` comes to, and why."""
-    found, off = library(), _elsewhere(devices)
+    """What `net.kernel = "auto"` means here, and why."""
+    kernels, off = library(), _elsewhere(devices)
     if kernel_in_use("auto", devices) == "native":
         return f"native, {loaded().variant}"
     source, asked = _asked("auto")
@@ -117,7 +116,7 @@ def in_words(devices: tuple[str, ...]) -> str:
         return f"torch: {source}"
     if off is not None:
         return f"torch: the kernels are for CPUs, and runs compute on {off}"
-    return f"torch: {found.reason if isinstance(found, Missing) else source}"
+    return f"torch: {kernels.reason if isinstance(kernels, Missing) else source}"
 
 
 def _asked(kernel: KernelKind) -> tuple[str, str]:

@@ -47,11 +47,8 @@ class Network(nn.Module):
         classifier: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.backbone = backbone
-        self.projector = projector
-        self.predictor = predictor
-        self.prototypes = prototypes
-        self.classifier = classifier
+        self.backbone, self.projector, self.predictor = backbone, projector, predictor
+        self.prototypes, self.classifier = prototypes, classifier
         self._one_call = OneCall()
 
     def encode(self, x: Tensor) -> Tensor:
@@ -143,10 +140,6 @@ class TargetNetwork(Network):
     def goals(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """z of the target for several views of the same samples."""
         return tuple(outputs.z for outputs in self.target.each(views))
-
-    def follow(self, momentum: float) -> None:
-        """target = momentum target + (1 - momentum) online, over parameters."""
-        follow(self.target, self, momentum)
 
     @torch.no_grad()
     def restart(self) -> None:

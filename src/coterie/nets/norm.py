@@ -177,12 +177,7 @@ def norm_2d(kind: NormKind, channels: int) -> nn.Module:
 def _no_batch_norm(kind: NormKind, channels: int) -> nn.Module:
     if kind == "pn":
         return PeerNorm(channels, views=1)  # `paired` sets more
-    return group_norm(channels) if kind == "gn" else nn.Identity()
-
-
-def group_norm(channels: int) -> nn.Module:
-    """Make a GroupNorm with 16 groups, or as many as the channels allow."""
-    return nn.GroupNorm(groups_of(channels), channels)
+    return nn.GroupNorm(groups_of(channels), channels) if kind == "gn" else nn.Identity()
 
 
 def groups_of(channels: int, groups: int = GROUPS) -> int:

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.core.errors import ConfigError
 from coterie.core.settings import NetSettings, NormKind
-from coterie.nets.build import Backbone
+from coterie.nets.build import Backbone, Shape, check_images
 from coterie.nets.norm import norm_2d
 
 _SMALLEST = {"cifar": 4, "imagenet": 32, "none": 4}
@@ -41,34 +40,25 @@ class Block(nn.Module):
         return F.relu(self.body(x) + self.shortcut(x))
 
 
-def basic_block(before: int, width: int, stride: int, norm: NormKind, first: NormKind) -> Block:
-    """Make a block of two 3 x 3 convolutions; `first` is the norm of the first."""
-    body = nn.Sequential(
-        convolution(before, width, 3, stride, first),
-        nn.ReLU(),
-        convolution(width, width, 3, 1, norm),
-    )
-    return Block(body, _shortcut(before, width, stride, norm))
-
-
-def bottleneck_block(
-    before: int, width: int, stride: int, norm: NormKind, first: NormKind
+def make_block(
+    before: int, width: int, stride: int, norm: NormKind, first: NormKind, deep: bool
 ) -> Block:
-    """Make a block of 1 x 1, 3 x 3 and 1 x 1 convolutions; `first` is the norm of the first."""
-    body = nn.Sequential(
-        convolution(before, width, 1, 1, first),
-        nn.ReLU(),
-        convolution(width, width, 3, stride, norm),
-        nn.ReLU(),
-        convolution(width, 4 * width, 1, 1, norm),
-    )
-    return Block(body, _shortcut(before, 4 * width, stride, norm))
+    """Make a block of two 3 x 3 convolutions, or if `deep` of 1 x 1, 3 x 3 and 1 x 1.
 
-
-def _shortcut(before: int, after: int, stride: int, norm: NormKind) -> nn.Module:
+    `first` is the norm of the first convolution.
+    """
+    after = 4 * width if deep else width
+    if deep:
+        narrow = convolution(before, width, 1, 1, first)
+        middle = convolution(width, width, 3, stride, norm)
+        widen = convolution(width, after, 1, 1, norm)
+        body = nn.Sequential(narrow, nn.ReLU(), middle, nn.ReLU(), widen)
+    else:
+        begin = convolution(before, width, 3, stride, first)
+        body = nn.Sequential(begin, nn.ReLU(), convolution(width, after, 3, 1, norm))
     if before == after and stride == 1:
-        return nn.Identity()
-    return convolution(before, after, 1, stride, norm)
+        return Block(body, nn.Identity())
+    return Block(body, convolution(before, after, 1, stride, norm))
 
 
 class ResNet(Backbone):
@@ -78,7 +68,6 @@ class ResNet(Backbone):
         self, channels: int, blocks: Sequence[int], first: int, deep: bool, settings: NetSettings
     ) -> None:
         super().__init__()
-        make, growth = (bottleneck_block, 4) if deep else (basic_block, 1)
         norm, begin = settings.norm, settings.norm_first or settings.norm
         self.stem: nn.Module = nn.Identity()
         if settings.stem == "cifar":
@@ -93,8 +82,8 @@ class ResNet(Backbone):
             for position in range(count):
                 stride = 2 if number > 0 and position == 0 else 1
                 first_norm = begin if number == position == 0 else norm
-                stage.append(make(before, width, stride, norm, first_norm))
-                before = growth * width
+                stage.append(make_block(before, width, stride, norm, first_norm, deep))
+                before = 4 * width if deep else width
             stages.append(nn.Sequential(*stage))
         self.stages = nn.Sequential(*stages)
         self.width = before
@@ -108,19 +97,9 @@ class ResNet(Backbone):
 
 
 def build_resnet(
-    name: str,
-    shape: tuple[int, ...],
-    settings: NetSettings,
-    *,
-    blocks: Sequence[int],
-    first: int,
-    deep: bool = False,
+    shape: Shape, settings: NetSettings, *, blocks: Sequence[int], first: int, deep: bool = False
 ) -> ResNet:
     """Build a residual network for images of `shape`; reject other samples and small images."""
-    smallest = _SMALLEST[settings.stem]
-    if len(shape) != 3 or min(shape[1:]) < smallest:
-        raise ConfigError(
-            f"net.backbone = {name!r} with net.stem = {settings.stem!r} takes images of at least "
-            f"{smallest} x {smallest} pixels, the data has samples of shape {shape}"
-        )
+    taker = f"net.backbone = {settings.backbone!r} with net.stem = {settings.stem!r}"
+    check_images(shape, _SMALLEST[settings.stem], taker)
     return ResNet(shape[0], blocks, first, deep, settings)

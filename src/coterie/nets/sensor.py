@@ -21,17 +21,15 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.core.errors import ConfigError
 from coterie.core.settings import NormKind
 from coterie.nets.backbones.simple_cnn import HalvingPool
-from coterie.nets.build import Backbone
+from coterie.nets.build import Backbone, Shape, check_images
 from coterie.nets.heads import Network, Outputs
 from coterie.nets.norm import PeerNorm, Variance, norm_2d
 
 SensorKind = Literal["code", "table5"]
 Reads = Literal["no", "projection", "backbone"]
 
-_IMAGE_AXES = 3
 _SMALLEST = 4  # pixels of a side
 
 
@@ -60,10 +58,6 @@ class Autoencoder(Network):
         logits: Tensor = self.decoder(self.encode(x))
         return logits
 
-    def reconstruct(self, x: Tensor) -> Tensor:
-        """Reconstruct images, in [0, 1]."""
-        return self.logits(x).sigmoid()
-
 
 class Sensed(Backbone):
     """A discriminator on top of a sensor, as one backbone for images."""
@@ -89,14 +83,10 @@ class Modular(Network):
     central = ("backbone.discriminator.", "projector.", "classifier.")
 
     def __init__(
-        self,
-        backbone: Sensed,
-        projector: nn.Module | None,
-        classes: int,
-        reads: Reads = "no",
-        projection: int = 0,
+        self, backbone: Sensed, projector: nn.Module | None, classes: int, reads: Reads, width: int
     ) -> None:
-        width = projection if reads == "projection" else backbone.width
+        """`width` is that of the projections, which a classifier may read."""
+        width = width if reads == "projection" else backbone.width
         classifier = nn.Linear(width, classes) if reads != "no" else None
         super().__init__(backbone, projector=projector, classifier=classifier)
         self.classes, self.reads = classes, reads
@@ -112,18 +102,10 @@ class Modular(Network):
 
 
 def build_sensor(
-    kind: SensorKind,
-    shape: tuple[int, ...],
-    norm: NormKind,
-    width: int = 64,
-    variance: Variance = "pooled",
+    kind: SensorKind, shape: Shape, norm: NormKind, width: int = 64, variance: Variance = "pooled"
 ) -> Autoencoder:
     """Build the sensor for images of `shape`; reject other samples and small images."""
-    if len(shape) != _IMAGE_AXES or min(shape[1:]) < _SMALLEST:
-        raise ConfigError(
-            f"a sensor takes images of at least {_SMALLEST} x {_SMALLEST} pixels, the data has "
-            f"samples of shape {shape}"
-        )
+    check_images(shape, _SMALLEST, "a sensor")
     channels, rows, columns = shape
     lean = kind == "code" and norm != "none"
 

@@ -8,22 +8,11 @@ across rounds (`local`; a client's first target is the global model), restarts e
 global model (`reset`), or is sent and averaged like the rest (`aggregate`).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, final
 
-from coterie.kit import (
-    Backbone,
-    Batch,
-    Loss,
-    Network,
-    Objective,
-    TargetNetwork,
-    fields,
-    mlp_head,
-    projected,
-    self_supervised,
-)
+from coterie import kit
+from coterie.kit import Backbone, Batch, Loss, Network, Objective, fields, mlp_head, self_supervised
 
 
 @final
@@ -36,6 +25,7 @@ class BYOL(Objective):
     hidden: fields.PositiveCount = 1024  # width inside projector and predictor
 
     views = ("train", "train")
+    warning = self_supervised.warn_of_collapse
 
     @property
     def private(self) -> tuple[str, ...]:
@@ -44,14 +34,14 @@ class BYOL(Objective):
 
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
         """Build backbone, projector, predictor, and the target's backbone and projector."""
-        width = projected("byol", projection)
+        width = self_supervised.require_projection("byol", projection)
         projector = mlp_head((backbone.width, self.hidden, width))
         predictor = mlp_head((width, self.hidden, width))
-        return TargetNetwork(backbone, projector=projector, predictor=predictor)
+        return kit.TargetNetwork(backbone, projector=projector, predictor=predictor)
 
     def loss(self, net: Network, batch: Batch) -> Loss:
         """Compute the symmetric distance to the target's projections."""
-        assert isinstance(net, TargetNetwork)
+        assert isinstance(net, kit.TargetNetwork)
         one, two = net.each(batch.views)
         assert one.p is not None and two.p is not None
         total = self_supervised.symmetric_distance(one.p, two.p, *net.goals(batch.views))
@@ -59,15 +49,11 @@ class BYOL(Objective):
 
     def after_step(self, net: Network, progress: float) -> None:
         """Move the target towards the online network, if the network has one."""
-        if isinstance(net, TargetNetwork):
-            net.follow(self.momentum)
+        if isinstance(net, kit.TargetNetwork):
+            kit.follow(net.target, net, self.momentum)
 
     def after_load(self, net: Network, first: bool) -> None:
         """Set the target to the received model: a client's first time, or in every round."""
         fresh = self.target == "reset" or (self.target == "local" and first)
-        if fresh and isinstance(net, TargetNetwork):
+        if fresh and isinstance(net, kit.TargetNetwork):
             net.restart()
-
-    def warning(self, metrics: Mapping[str, float]) -> str | None:
-        """Warn if the projections have collapsed."""
-        return self_supervised.collapse(metrics)

@@ -6,7 +6,6 @@ Orchestra uses it against degenerate solutions; it also learns by itself. The pr
 layers, its last norm has no scale and shift, and the predictor is one linear layer on z.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -14,18 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.kit import (
-    Backbone,
-    Batch,
-    ConfigError,
-    Loss,
-    Network,
-    Objective,
-    fields,
-    mlp_head,
-    projected,
-    self_supervised,
-)
+from coterie import kit
+from coterie.kit import Backbone, Batch, Loss, Network, Objective, fields, mlp_head, self_supervised
 
 TURNS = 4
 _IMAGE_AXES = 3
@@ -47,17 +36,20 @@ class Rotation(Objective):
 
     hidden: fields.Count = 0  # width inside the projector; 0: the backbone's
 
+    warning = self_supervised.warn_of_collapse
+
     def check(self, shape: tuple[int, ...]) -> None:
         """Reject images that are not square: rotation would change their shape."""
         if len(shape) != _IMAGE_AXES or shape[1] != shape[2]:
-            raise ConfigError(
+            raise kit.ConfigError(
                 f"objective.name = 'rotation' takes square images, the data has samples of shape "
                 f"{shape}"
             )
 
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
         """Build backbone, projector, and the predictor of the rotation."""
-        width, hidden = projected("rotation", projection), self.hidden or backbone.width
+        width = self_supervised.require_projection("rotation", projection)
+        hidden = self.hidden or backbone.width
         projector = mlp_head((backbone.width, hidden, width), last_norm=True, affine=False)
         return Network(backbone, projector=projector, predictor=nn.Linear(width, TURNS))
 
@@ -68,7 +60,3 @@ class Rotation(Objective):
         right = (outputs.p.argmax(dim=1) == quarters).float().mean()
         total = F.cross_entropy(outputs.p, quarters)
         return Loss(total, notes={"turns_right": right}, outputs=(outputs,))
-
-    def warning(self, metrics: Mapping[str, float]) -> str | None:
-        """Warn if the projections have collapsed, where a method measures them."""
-        return self_supervised.collapse(metrics)

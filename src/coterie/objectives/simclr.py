@@ -6,21 +6,10 @@ over the 2B views, where j is the other view of i. The negatives are those of on
 number depends on `local.batch_size`, not on gradient accumulation.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from coterie.kit import (
-    Backbone,
-    Batch,
-    Loss,
-    Network,
-    Objective,
-    fields,
-    mlp_head,
-    projected,
-    self_supervised,
-)
+from coterie.kit import Backbone, Batch, Loss, Network, Objective, fields, mlp_head, self_supervised
 
 
 @final
@@ -33,10 +22,12 @@ class SimCLR(Objective):
     layers: fields.PositiveCount = 2  # of the projector
 
     views = ("train", "train")
+    warning = self_supervised.warn_of_collapse
 
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
         """Build backbone and projector."""
-        width, hidden = projected("simclr", projection), self.hidden or backbone.width
+        width = self_supervised.require_projection("simclr", projection)
+        hidden = self.hidden or backbone.width
         widths = (backbone.width, *[hidden] * (self.layers - 1), width)
         projector = mlp_head(widths, last_norm=True)
         return Network(backbone, projector=projector)
@@ -46,7 +37,3 @@ class SimCLR(Objective):
         one, two = net.each(batch.views)
         total = self_supervised.nt_xent(one.z, two.z, self.tau)
         return Loss(total, notes=self_supervised.geometry(one.z, two.z), outputs=(one, two))
-
-    def warning(self, metrics: Mapping[str, float]) -> str | None:
-        """Warn if the projections have collapsed."""
-        return self_supervised.collapse(metrics)

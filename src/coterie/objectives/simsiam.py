@@ -7,21 +7,10 @@ SSFL paper's Eq. 1 has it on the predictor's side; its Algorithm 2 is right).
 The projector has two layers, as for CIFAR in the original, the last norm without scale and shift.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from coterie.kit import (
-    Backbone,
-    Batch,
-    Loss,
-    Network,
-    Objective,
-    fields,
-    mlp_head,
-    projected,
-    self_supervised,
-)
+from coterie.kit import Backbone, Batch, Loss, Network, Objective, fields, mlp_head, self_supervised
 
 
 @final
@@ -33,10 +22,11 @@ class SimSiam(Objective):
     bottleneck: fields.PositiveCount = 512  # width inside the predictor
 
     views = ("train", "train")
+    warning = self_supervised.warn_of_collapse
 
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
         """Build backbone, projector, predictor."""
-        width = projected("simsiam", projection)
+        width = self_supervised.require_projection("simsiam", projection)
         projector = mlp_head((backbone.width, self.hidden, width), last_norm=True, affine=False)
         predictor = mlp_head((width, self.bottleneck, width))
         return Network(backbone, projector=projector, predictor=predictor)
@@ -47,7 +37,3 @@ class SimSiam(Objective):
         assert one.p is not None and two.p is not None
         total = self_supervised.symmetric_distance(one.p, two.p, one.z, two.z)
         return Loss(total, notes=self_supervised.geometry(one.z, two.z), outputs=(one, two))
-
-    def warning(self, metrics: Mapping[str, float]) -> str | None:
-        """Warn if the projections have collapsed."""
-        return self_supervised.collapse(metrics)

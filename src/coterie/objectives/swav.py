@@ -8,26 +8,15 @@ of unit vectors is shorter: they are normalised after averaging and before every
 Unlike the paper: two views of full size, no queue, prototypes trained from the first step.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
-from coterie.kit import (
-    Backbone,
-    Batch,
-    Loss,
-    Network,
-    Objective,
-    Tensors,
-    fields,
-    mlp_head,
-    projected,
-    self_supervised,
-)
+from coterie import kit
+from coterie.kit import Backbone, Batch, Loss, Network, Objective, fields, mlp_head, self_supervised
 
 _WEIGHT = "prototypes.weight"
 
@@ -44,10 +33,12 @@ class SwAV(Objective):
     hidden: fields.Count = 0  # width inside the projector; 0: the backbone's
 
     views = ("train", "train")
+    warning = self_supervised.warn_of_collapse
 
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
         """Build backbone, projector, prototypes."""
-        width, hidden = projected("swav", projection), self.hidden or backbone.width
+        width = self_supervised.require_projection("swav", projection)
+        hidden = self.hidden or backbone.width
         layer = nn.Linear(width, self.prototypes, bias=False)
         with torch.no_grad():
             layer.weight.copy_(F.normalize(layer.weight, dim=1))
@@ -60,20 +51,12 @@ class SwAV(Objective):
         with torch.no_grad():
             net.prototypes.weight.copy_(F.normalize(net.prototypes.weight, dim=1))
         z1, z2 = (outputs.z for outputs in net.each(batch.views))
-        scores1, scores2 = (self._scores(net.prototypes, z) for z in (z1, z2))
+        scores1, scores2 = (net.prototypes(F.normalize(z, dim=1)) for z in (z1, z2))
         total = self_supervised.swapped_prediction(
             scores1, scores2, self.temperature, self.epsilon, self.iterations
         )
         return Loss(total, notes=self_supervised.geometry(z1, z2))
 
-    def _scores(self, prototypes: nn.Linear, z: Tensor) -> Tensor:
-        scores: Tensor = prototypes(F.normalize(z, dim=1))
-        return scores
-
-    def after_average(self, weights: Tensors) -> Tensors:
+    def after_average(self, weights: kit.Tensors) -> kit.Tensors:
         """Normalise the averaged prototypes to length one."""
         return {**weights, _WEIGHT: F.normalize(weights[_WEIGHT], dim=1)}
-
-    def warning(self, metrics: Mapping[str, float]) -> str | None:
-        """Warn if the projections have collapsed."""
-        return self_supervised.collapse(metrics)

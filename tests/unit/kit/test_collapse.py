@@ -8,7 +8,7 @@ import pytest
 
 import coterie
 from coterie.engine.record import Event, NoteEvent
-from coterie.kit.self_supervised import COLLAPSED, collapse
+from coterie.kit.self_supervised import COLLAPSED, warn_of_collapse
 
 SMALL: dict[str, Any] = {
     "run": {"rounds": 3},
@@ -32,7 +32,7 @@ SMALL: dict[str, Any] = {
     ],
 )
 def test_a_collapse_is_said(metrics: dict[str, float], warns: bool) -> None:
-    said = collapse(metrics)
+    said = warn_of_collapse(None, metrics)
     assert (said is not None) == warns
     assert said is None or f"{next(iter(metrics))} is 0.025" in said
 

@@ -10,4 +10,4 @@ from coterie.nets.resnet import build_resnet
 
 def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
     """Build the network for images of `shape`."""
-    return build_resnet("resnet50", shape, settings, blocks=(3, 4, 6, 3), first=64, deep=True)
+    return build_resnet(shape, settings, blocks=(3, 4, 6, 3), first=64, deep=True)

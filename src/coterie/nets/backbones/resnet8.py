@@ -10,4 +10,4 @@ from coterie.nets.resnet import build_resnet
 
 def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
     """Build the network for images of `shape`."""
-    return build_resnet("resnet8", shape, settings, blocks=(1, 1, 1), first=16)
+    return build_resnet(shape, settings, blocks=(1, 1, 1), first=16)

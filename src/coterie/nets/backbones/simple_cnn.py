@@ -13,12 +13,11 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from coterie.core.errors import ConfigError
 from coterie.core.settings import NetSettings
 from coterie.native.frozen_network import OneCall
 from coterie.native.layers import forward_fused
 from coterie.native.switch import records_graph
-from coterie.nets.build import Backbone, check_no_first_norm, check_no_norm
+from coterie.nets.build import Backbone, check_images, check_no_first_norm, check_no_norm
 
 _PADDED_BELOW = 20
 _SMALLEST = 4
@@ -91,9 +90,5 @@ def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
     """The network for images of `shape`."""
     check_no_first_norm(settings)
     check_no_norm(settings)
-    if len(shape) != 3 or min(shape[1:]) < _SMALLEST:
-        raise ConfigError(
-            f"net.backbone = 'simple-cnn' takes images of at least {_SMALLEST} x {_SMALLEST} "
-            f"pixels, the data has samples of shape {shape}; try net.backbone = 'mlp'"
-        )
+    check_images(shape, _SMALLEST, "net.backbone = 'simple-cnn'", "; try net.backbone = 'mlp'")
     return SimpleCNN(*shape)
