@@ -7,65 +7,43 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coterie import kit
-    from coterie.core.bundle import Blob, Bundle
-    from coterie.core.errors import CoterieError
-    from coterie.engine.record import ClientEvent, NoteEvent, Recorder, RoundEvent, StartEvent
-    from coterie.experiment.run import Result, fit, run
-    from coterie.kit import losses
-    from coterie.kit.evaluator import Evaluator
-    from coterie.kit.method import FederatedEvaluator, Method
-    from coterie.kit.objective import Objective
+    from coterie import kit as kit
+    from coterie.core.bundle import Blob as Blob
+    from coterie.core.bundle import Bundle as Bundle
+    from coterie.core.errors import CoterieError as CoterieError
+    from coterie.engine.record import ClientEvent as ClientEvent
+    from coterie.engine.record import NoteEvent as NoteEvent
+    from coterie.engine.record import Recorder as Recorder
+    from coterie.engine.record import RoundEvent as RoundEvent
+    from coterie.engine.record import StartEvent as StartEvent
+    from coterie.experiment.run import Result as Result
+    from coterie.experiment.run import fit as fit
+    from coterie.experiment.run import run as run
+    from coterie.kit import Evaluator as Evaluator
+    from coterie.kit import FederatedEvaluator as FederatedEvaluator
+    from coterie.kit import Method as Method
+    from coterie.kit import Objective as Objective
+    from coterie.kit import losses as losses
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Blob": "coterie.core.bundle",
-    "Bundle": "coterie.core.bundle",
-    "ClientEvent": "coterie.engine.record",
-    "CoterieError": "coterie.core.errors",
-    "Evaluator": "coterie.kit.evaluator",
-    "FederatedEvaluator": "coterie.kit.method",
-    "Method": "coterie.kit.method",
-    "NoteEvent": "coterie.engine.record",
-    "Objective": "coterie.kit.objective",
-    "Recorder": "coterie.engine.record",
-    "Result": "coterie.experiment.run",
-    "RoundEvent": "coterie.engine.record",
-    "StartEvent": "coterie.engine.record",
-    "fit": "coterie.experiment.run",
-    "kit": "coterie",
-    "losses": "coterie.kit",
-    "run": "coterie.experiment.run",
+_NAMES = {
+    "core.bundle": ("Blob", "Bundle"),
+    "core.errors": ("CoterieError",),
+    "engine.record": ("ClientEvent", "NoteEvent", "Recorder", "RoundEvent", "StartEvent"),
+    "experiment.run": ("Result", "fit", "run"),
+    "kit": ("Evaluator", "FederatedEvaluator", "Method", "Objective", "losses"),
 }
+_HOMES = {name: f"coterie.{module}" for module, names in _NAMES.items() for name in names}
 
-__all__ = [
-    "Blob",
-    "Bundle",
-    "ClientEvent",
-    "CoterieError",
-    "Evaluator",
-    "FederatedEvaluator",
-    "Method",
-    "NoteEvent",
-    "Objective",
-    "Recorder",
-    "Result",
-    "RoundEvent",
-    "StartEvent",
-    "__version__",
-    "fit",
-    "kit",
-    "losses",
-    "run",
-]
+__all__ = sorted([*_HOMES, "__version__", "kit"])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "kit":
+        return import_module("coterie.kit")
     if name not in _HOMES:
         raise AttributeError(f"module 'coterie' has no attribute {name!r}")
-    if name in ("kit", "losses"):
-        return import_module(f"{_HOMES[name]}.{name}")
     return getattr(import_module(_HOMES[name]), name)
 
 

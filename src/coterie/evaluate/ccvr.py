@@ -21,23 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie import kit
 from coterie.evaluate.shared.features import encode_client
 from coterie.evaluate.shared.head import fresh_head, train_head
 from coterie.evaluate.shared.slots import no_network, score_head, send_head, start_empty
-from coterie.kit import (
-    Answer,
-    Bundle,
-    ClientContext,
-    FederatedEvaluator,
-    Payload,
-    Reply,
-    ServerContext,
-    ServerState,
-    State,
-    Sum,
-    Tensors,
-    fields,
-)
+from coterie.kit import Answer, Bundle, ClientContext, FederatedEvaluator, State, Tensors, fields
 
 _RIDGE = 1e-6  # added to the variances
 _FEWEST = 2  # samples of a class that have a covariance
@@ -53,14 +41,17 @@ class CCVR(FederatedEvaluator):
     virtual: fields.PositiveCount = 200  # features drawn of every class
     key: str = "ccvr"
 
-    reduce: ClassVar = {"moments": Sum(), "counts": Sum()}  # each is empty in the other's round
+    reduce: ClassVar = {
+        "moments": kit.Sum(),
+        "counts": kit.Sum(),
+    }  # each is empty in the other's round
 
     begin = encode_client
     start = start_empty
     broadcast = send_head
     model = no_network
 
-    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def client_update(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Sum up the training features; then test the classifier."""
         assert state is not None  # `begin` made it
         if "head" not in down:
@@ -69,9 +60,7 @@ class CCVR(FederatedEvaluator):
             return Bundle({"moments": sums, "counts": {}}), None
         return Bundle({"moments": {}, "counts": score_head(down["head"], state["test"])}), None
 
-    def server_update(
-        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
-    ) -> ServerState:
+    def server_update(self, ctx: kit.ServerContext, server: Bundle, replies: kit.Replies) -> Bundle:
         """Train the classifier on virtual features; then keep the clients' counts."""
         reduced = ctx.reduce(replies)
         if "head" in server:
@@ -83,7 +72,7 @@ class CCVR(FederatedEvaluator):
             head = train_head(head, h, y, ctx.generator("order"))
         return server.replace(head=head, counts={"labels": sums["count"].sum()})
 
-    def finish(self, ctx: ServerContext, server: ServerState) -> Mapping[str, float]:
+    def finish(self, ctx: kit.ServerContext, server: Bundle) -> Mapping[str, float]:
         """Report `ccvr` and `ccvr_labels`."""
         counts = {name: int(count) for name, count in server["counts"].items()}
         return {

@@ -15,29 +15,18 @@ representations need not lie in one space, so that one classifier for all of the
 the encoders (He et al., SSFL, 2021, section 5.4.3 and Figure 6).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 import torch
 from annotated_types import Ge
 
+from coterie import kit
 from coterie.evaluate.shared.features import encode_client
 from coterie.evaluate.shared.head import fresh_head, train_head
 from coterie.evaluate.shared.slots import no_network, score_head, send_head, start_empty
-from coterie.kit import (
-    Answer,
-    Bundle,
-    ClientContext,
-    FederatedEvaluator,
-    Gather,
-    Mean,
-    Payload,
-    Reply,
-    ServerContext,
-    ServerState,
-    State,
-)
+from coterie.kit import Answer, Bundle, ClientContext, FederatedEvaluator, State
 
 
 @final
@@ -49,14 +38,14 @@ class FederatedProbe(FederatedEvaluator):
     own_models: bool = False  # a field here, a constant in the base
     key: str = "federated_probe"
 
-    reduce: ClassVar = {"head": Mean(), "counts": Gather()}
+    reduce: ClassVar = {"head": kit.Mean(), "counts": kit.Gather()}
 
     begin = encode_client
     start = start_empty
     broadcast = send_head
     model = no_network
 
-    def client_update(self, ctx: ClientContext, down: Payload, state: State) -> Answer:
+    def client_update(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Test the classifier as received, then train it; in the last round only test."""
         assert state is not None  # `begin` made it
         h, y = state["train"]["h"], state["train"]["y"]
@@ -67,16 +56,14 @@ class FederatedProbe(FederatedEvaluator):
             head = train_head(head, h, y, ctx.generator("order"), (part, parts))
         return Bundle({"head": head, "counts": counts}), None  # the features stay saved
 
-    def server_update(
-        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
-    ) -> ServerState:
+    def server_update(self, ctx: kit.ServerContext, server: Bundle, replies: kit.Replies) -> Bundle:
         """Average the classifiers; stack the clients' counts in the order of their ids."""
         reduced = ctx.reduce(replies)
         clients = [own for _, own in sorted(reduced.gathered["counts"].items())]
         counts = {name: torch.stack([own[name] for own in clients]) for name in clients[0]}
         return server.replace(head=reduced["head"], counts=counts)
 
-    def finish(self, ctx: ServerContext, server: ServerState) -> Mapping[str, float]:
+    def finish(self, ctx: kit.ServerContext, server: Bundle) -> Mapping[str, float]:
         """Report `federated_probe` and `federated_probe_labels`."""
         counts = server["counts"]
         right, tests = counts["right"], counts["tests"]
