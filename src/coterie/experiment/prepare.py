@@ -296,7 +296,7 @@ def _check_evaluators(experiment: Experiment) -> None:
                     f"evaluate.with = {name!r} needs a {head}, and objective.name = {objective!r} "
                     "has none: choose other evaluators"
                 )
-        if evaluator.pools and config.data.name in _SITES:
+        if evaluator.pools and (config.data.name in _SITES or ":" in config.data.name):
             raise ConfigError(
                 f"evaluate.with = {name!r} trains on the data of all clients together, and "
                 "those of sites stay where they are: use 'own_probe' or 'federated_probe'"

@@ -180,6 +180,17 @@ def test_a_source_of_ones_own_gives_the_sites(tmp_path: Path) -> None:
     assert result.experiment.partition.names == ("north", "south")
 
 
+def test_nobody_asks_the_sites_of_a_source_for_each_others_data(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="those of sites stay where they are"):
+        coterie.run(
+            "digits/fedavg",
+            data=own_parts.two_sites,
+            net="mlp",
+            evaluate="personal_probe",
+            out=tmp_path / "run",
+        )
+
+
 def test_a_source_that_returns_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"must return what coterie\.fit takes"):
         coterie.run("digits/fedavg", data=lambda root: [root], out=tmp_path / "run")
