@@ -231,7 +231,8 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
         raise DataError("the file x is broken")
 
     monkeypatch.setattr("coterie.cli.doctor._check_agreement", fail)
-    monkeypatch.setattr("coterie.experiment.run.execute", fail)
+    for module in ("experiment.run", "reproduce.runs"):
+        monkeypatch.setattr(f"coterie.{module}.execute", fail)
     return {
         "run": ["digits/fedavg"],
         "compare": ["fedavg"],
@@ -292,7 +293,8 @@ def test_an_unexpected_error_is_called_a_bug(
         raise ZeroDivisionError("by\nnothing")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("coterie.experiment.run.execute", fail)
+    for module in ("experiment.run", "reproduce.runs"):
+        monkeypatch.setattr(f"coterie.{module}.execute", fail)
     with pytest.raises(SystemExit) as ended:
         main(["run", str(config)])
     assert ended.value.code == 4

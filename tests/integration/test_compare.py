@@ -82,7 +82,8 @@ def test_a_sweep_runs_the_grid_and_averages_over_seeds(
     ],
 )
 def test_commas_in_brackets_and_quotes_do_not_separate(word: str, values: list[str]) -> None:
-    assert parse_axis(word) == (word.partition("=")[0], values)
+    key = word.partition("=")[0]
+    assert parse_axis(word) == [f"{key}={value}" for value in values]
 
 
 @pytest.mark.parametrize("word", ["local.lr", "local.lr=", "local.lr=1,"])

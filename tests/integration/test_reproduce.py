@@ -246,7 +246,7 @@ def test_without_a_recipe_they_are_listed(capsys: pytest.CaptureFixture[str]) ->
     ("words", "reason"),
     [
         (["moon-table"], "there is no recipe 'moon-table'; did you mean 'moon-table1'?"),
-        (["tiny.toml", "--scale", "paper"], "tiny.toml has no scale 'paper'; there are: smoke"),
+        (["tiny.toml", "--scale", "paper"], "tiny.toml: scale = 'paper' is not known"),
         (["wrong.toml", "--scale", "smoke"], "wrong.toml: row 'FedAvg' has no key 'confg'"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from coterie.core.errors import ConfigError
 from coterie.experiment import config as configuration
 from coterie.reproduce import plan, recipe
-from coterie.reproduce.cost import QUANTITIES, Count, Leg, count_study, judge_printed, legs
+from coterie.reproduce.cost import Leg, count_quantities, count_study, judge_printed, legs
 from coterie.reproduce.recipe import Cost
 
 CODED, PLAIN = Cost(code=3), Cost()
@@ -49,16 +49,15 @@ def test_mfcl_sends_its_sensor_and_then_pairs_of_representations() -> None:
     assert sense == Leg("sense", 15, down=4 * SENSOR, up=4 * SENSOR, parameters=SENSOR)
     pair = 2 * 64 * 32 * 32
     assert upload == Leg("upload", 1, 4 * ENCODER, up=0, parameters=0, pair=pair, each=2 * pair)
-    assert upload.bytes_up(5000) == 5000 * 2 * 65_536 * 2  # fp16
+    assert upload.each == 2 * 65_536 * 2  # fp16
 
 
 def test_the_quantities_of_the_table_by_hand() -> None:
-    whole = Count(parameters=11_000_000, rounds=800, representations=0, epochs=800)
-    modular = Count(parameters=100_000, rounds=15, representations=5000 * 65_536, epochs=400)
-    found = {
-        name: (quantity(whole, CODED), quantity(modular, CODED))
-        for name, quantity in QUANTITIES.items()
-    }
+    whole = [Leg("train", 800, 0, 0, parameters=11_000_000)]
+    sense = Leg("sense", 15, 0, 0, parameters=100_000)
+    modular = [sense, Leg("upload", 1, 0, 0, 0, pair=2 * 65_536)]
+    first, second = count_quantities(whole, CODED, 800), count_quantities(modular, CODED, 400)
+    found = {name: (first[name], second[name]) for name in first}
     once = 5000 * 65_536 * 96  # bits of one view: 32 each, three times
     phase = 15 * 100_000 * 2 * 96
     assert found == {
@@ -82,8 +81,8 @@ def test_the_quantities_of_the_table_by_hand() -> None:
     assert total / one == pytest.approx(53.2, abs=0.1)
     assert total / two == pytest.approx(26.7, abs=0.1)
     assert anew / total == pytest.approx(14.9, abs=0.1)
-    bits = [name for name in QUANTITIES if name.endswith("_bits")]
-    assert all(3 * QUANTITIES[n](modular, PLAIN) == found[n][1] for n in bits)
+    plain = count_quantities(modular, PLAIN, 400)
+    assert all(3 * plain[name] == second[name] for name in plain if name.endswith("_bits"))
 
 
 def test_a_printed_figure_may_be_off_by_a_quarter() -> None:
@@ -107,12 +106,14 @@ def test_other_sensors_and_views_are_counted_as_they_are_sent() -> None:
     said["method"] |= {"views_cached": 1, "refresh": "epoch"}
     _, upload = legs(configuration.load("cifar10/mfcl", said), CODED)
     assert upload.rounds == 7
-    assert Count.of([upload], 100, 7) == Count(0, 0, 100 * 8 * 16 * 16, 7)
+    quantities = count_quantities([upload], Cost(samples=100, bits=1, clients=1), 7)
+    assert quantities["representations"] == 100 * 8 * 16 * 16
+    assert quantities["total_epoch_bits"] == 2 * 7 * quantities["representations"]
 
 
 def test_a_quantity_that_is_not_known_is_refused(tmp_path: Path) -> None:
     text = (recipe.RECIPES / "mfcl-table8.toml").read_text()
     file = tmp_path / "other.toml"
     file.write_text(text.replace('"round_bits"', '"rounds_bits"'))
-    with pytest.raises(ConfigError, match="metric = 'rounds_bits' is no quantity"):
+    with pytest.raises(ConfigError, match="measure = 'cost', metric = 'rounds_bits' is not known"):
         count_study(plan.make_study(recipe.load(str(file)), "paper"))

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _SHORT = 10
 _FINAL = ("client_accuracy_mean", "client_accuracy_worst_decile")  # metrics of the last round
 _SECONDS = "seconds a round"
+_METHODS = typer.Argument(metavar="METHOD... [KEY=VALUE]...", help="Methods to compare.")
+_GRID = typer.Argument(metavar="CONFIG KEY=V1,V2...", help="A setting and its grid.")
 _OUT = typer.Option(help="Where the runs are kept; what is finished there is not run again.")
 
 
 def compare(
-    arguments: Annotated[
-        list[str], typer.Argument(metavar="METHOD... [KEY=VALUE]...", help="Methods to compare.")
-    ],
+    arguments: Annotated[list[str], _METHODS],
     config: Annotated[str, typer.Option(help="The setting they share.")] = "digits/fedavg",
     seeds: Annotated[int, typer.Option(min=1, help="Runs per method, from run.seed on.")] = 1,
     out: Annotated[Path, _OUT] = Path("runs/compare"),
@@ -48,17 +48,14 @@ def compare(
         raise ConfigError("no method was named; e.g. coterie compare fedavg fedprox --seeds 3")
     overrides = parse_overrides(text for text in arguments if "=" in text)
     trials = []
-    for method in methods:
-        for number in range(seeds):
-            chosen = method_config(method, config, overrides, number)
-            trials.append(make_trial(method, f"{method}-seed={chosen.run.seed}", chosen, out))
+    for method, number in itertools.product(methods, range(seeds)):
+        chosen = method_config(method, config, overrides, number)
+        trials.append(make_trial(method, f"{method}-seed={chosen.run.seed}", chosen, out))
     tabulate(trials, out)
 
 
 def sweep(
-    arguments: Annotated[
-        list[str], typer.Argument(metavar="CONFIG KEY=V1,V2...", help="A setting and its grid.")
-    ],
+    arguments: Annotated[list[str], _GRID],
     out: Annotated[Path, _OUT] = Path("runs/sweep"),
     debug: Debug = False,
 ) -> None:
@@ -72,29 +69,28 @@ def sweep(
     if not axes:
         raise ConfigError("no key to sweep was given; e.g. local.lr=0.01,0.1")
     trials = []
-    for values in itertools.product(*(options for _, options in axes)):
-        changes = [f"{key}={value}" for (key, _), value in zip(axes, values, strict=True)]
+    for changes in itertools.product(*axes):
         chosen = load(arguments[0], parse_overrides(changes))
-        shown = [c for c, (_, options) in zip(changes, axes, strict=True) if len(options) > 1]
+        shown = [change for change, axis in zip(changes, axes, strict=True) if len(axis) > 1]
         row = " ".join(change for change in shown if not change.startswith("run.seed=")) or "all"
         trials.append(make_trial(row, " ".join(shown) or "all", chosen, out))
     tabulate(trials, out)
 
 
-def parse_axis(argument: str) -> tuple[str, list[str]]:
-    """Split a key and its values; commas inside brackets or quotes do not separate."""
+def parse_axis(argument: str) -> list[str]:
+    """List the changes of `key=a,b`; commas inside brackets or quotes do not separate."""
     key, equals, text = argument.partition("=")
-    values, depth, quoted, start = [], 0, False, 0
-    for position, letter in enumerate(text):
+    values, depth, quoted = [""], 0, False
+    for letter in text:
         quoted ^= letter in "\"'"
         depth += (letter in "[{") - (letter in "]}")
         if letter == "," and depth == 0 and not quoted:
-            values.append(text[start:position])
-            start = position + 1
-    values.append(text[start:])
+            values.append("")
+        else:
+            values[-1] += letter
     if not equals or not all(values):
         raise ConfigError(f"{argument!r} is not of the form table.key=value,value")
-    return key, values
+    return [f"{key}={value}" for value in values]
 
 
 def make_trial(row: str, name: str, config: "Config", out: Path) -> "Trial":
@@ -120,12 +116,8 @@ def tabulate(trials: Sequence["Trial"], out: Path) -> None:
         table = render(summary, trials[0].config.evaluate.targets)
         typer.echo(f"\n{table}")
         folders = [
-            {
-                "label": ended.trial.name,
-                "folder": str(ended.trial.folder),
-                "failure": str(ended.error or ""),
-            }
-            for ended in runs
+            {"label": e.trial.name, "folder": str(e.trial.folder), "failure": str(e.error or "")}
+            for e in runs
         ]
         document = json.dumps({"rows": summary, "runs": folders}, indent=1)
         replace_durably(out / "table.json", f"{document}\n".encode())
@@ -154,11 +146,11 @@ def summarise(runs: Iterable["Ended"]) -> dict[str, dict[str, float]]:
             columns.setdefault(name, []).append(value)
     summary: dict[str, dict[str, float]] = {}
     for row, columns in rows.items():
-        summary[row] = {"runs": float(max(map(len, columns.values()), default=0))}
+        line = summary[row] = {"runs": float(max(map(len, columns.values()), default=0))}
         for name, values in columns.items():
-            summary[row][name] = statistics.fmean(values)
-            summary[row][f"{name}_std"] = statistics.stdev(values) if len(values) > 1 else 0.0
-            summary[row][f"{name}_runs"] = float(len(values))
+            std = statistics.stdev(values) if len(values) > 1 else 0.0
+            line |= {name: statistics.fmean(values), f"{name}_std": std}
+            line[f"{name}_runs"] = float(len(values))
     return summary
 
 
@@ -184,8 +176,8 @@ def measure(ended: "Ended") -> dict[str, float]:
 
 def render(summary: Mapping[str, Mapping[str, float]], targets: Sequence[float]) -> str:
     """Format the table: mean and spread over seeds, times as ratios to the first row."""
-    columns = ["final", "best", *_FINAL]
-    columns = [name for name in columns if any(name in row for row in summary.values())]
+    measured = set().union(*summary.values())
+    columns = [name for name in ("final", "best", *_FINAL) if name in measured]
     columns += [f"{what} to {target:g}" for target in targets for what in ("rounds", "MB")]
     base = next((row[_SECONDS] for row in summary.values() if _SECONDS in row), None)
     lines = [["", "runs", *(name.replace("_", " ") for name in columns), "time ratio"]]

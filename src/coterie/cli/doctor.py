@@ -8,6 +8,7 @@ import tempfile
 import time
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -27,24 +28,22 @@ def doctor(debug: Debug = False) -> None:
     from coterie.data.datasets import default_cache
     from coterie.native.library import in_words
 
-    _line("coterie", f"{coterie.__version__}, {Path(coterie.__file__).parent}")
-    _line("python", f"{platform.python_version()}, {sys.executable}")
-    _line("packages", ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES))
     devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    _line("devices", ", ".join(["cpu", *devices]))
-    capability = torch.backends.cpu.get_cpu_capability()
-    _line("processor", f"{platform.machine()}, vectors {capability}, {cores()} cores")
-    _line("kernel", in_words(("auto",)))
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    _line("memory", format_bytes(pages))
-    cache = default_cache()
-    _line("cache", f"{cache}, {_room(cache)}")
-    _line("runs", f"{Path('runs').absolute()}, {_room(Path('runs').absolute())}")
-    _line("executors", f"serial = processes, {_check_agreement():.1f} s")
-
-
-def _line(name: str, value: str) -> None:
-    typer.echo(f"{name:<10} {value}")
+    vectors, cache = torch.backends.cpu.get_cpu_capability(), default_cache()
+    lines = {
+        "coterie": f"{coterie.__version__}, {Path(coterie.__file__).parent}",
+        "python": f"{platform.python_version()}, {sys.executable}",
+        "packages": ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES),
+        "devices": ", ".join(["cpu", *devices]),
+        "processor": f"{platform.machine()}, vectors {vectors}, {cores()} cores",
+        "kernel": in_words(("auto",)),
+        "memory": format_bytes(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
+        "cache": f"{cache}, {_room(cache)}",
+        "runs": f"{Path('runs').absolute()}, {_room(Path('runs').absolute())}",
+    }
+    for name, value in lines.items():
+        typer.echo(f"{name:<10} {value}")
+    typer.echo(f"executors  serial = processes, {_check_agreement():.1f} s")
 
 
 def _room(path: Path) -> str:
@@ -62,16 +61,12 @@ def _check_agreement() -> float:
 
     start = time.perf_counter()
     digests = set()
+    small: Any = {"run": {"rounds": 1, "device": "cpu"}, "local": {"epochs": 1}}
     for kind in ("serial", "processes"):
+        executor = {"kind": kind, "workers": 2}
         with tempfile.TemporaryDirectory() as folder:
             try:
-                result = run(
-                    "digits/fedavg",
-                    out=Path(folder) / "run",
-                    run={"rounds": 1, "device": "cpu"},
-                    local={"epochs": 1},
-                    executor={"kind": kind, "workers": 2},
-                )
+                result = run("digits/fedavg", out=Path(folder) / "run", executor=executor, **small)
             except CoterieError as error:
                 raise RunFailed(f"the {kind} executor does not work here: {error}") from error
             digests.add(result.history[-1].digest)

@@ -7,15 +7,13 @@ import typer
 
 from coterie.cli.options import Debug
 
+_DATASET = typer.Argument(help="One of: cifar10, cifar100, mnist, fashion-mnist.")
+_ROOT = typer.Option(help="The target folder. Default: $COTERIE_DATA, else ./data.")
+
 
 def download(
-    dataset: Annotated[
-        str, typer.Argument(help="One of: cifar10, cifar100, mnist, fashion-mnist.")
-    ],
-    root: Annotated[
-        Path | None,
-        typer.Option(help="The target folder. Default: $COTERIE_DATA, else ./data."),
-    ] = None,
+    dataset: Annotated[str, _DATASET],
+    root: Annotated[Path | None, _ROOT] = None,
     debug: Debug = False,
 ) -> None:
     """Download a data set from its official URL and check its SHA-256."""

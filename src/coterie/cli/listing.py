@@ -25,6 +25,7 @@ _FOLDERS = {
     "evaluators": "evaluate",
 }
 _KINDS = (*_FOLDERS, "configs", "recipes")
+_KIND = typer.Argument(help=f"One of: {', '.join(_KINDS)}. Default: all.")
 
 
 def entries(kind: str) -> dict[str, str]:
@@ -32,7 +33,8 @@ def entries(kind: str) -> dict[str, str]:
     if kind in ("configs", "recipes"):
         root = _PACKAGE / kind
         files = {str(f.relative_to(root).with_suffix("")): f for f in root.rglob("*.toml")}
-        return {name: _first_line(files[name]) for name in sorted(files)}
+        firsts = {name: files[name].read_text().splitlines()[0] for name in sorted(files)}
+        return {name: line.removeprefix("#").strip() for name, line in firsts.items()}
     folder = _FOLDERS[kind]
     lines = {}
     for name in registry.names(folder):
@@ -43,30 +45,18 @@ def entries(kind: str) -> dict[str, str]:
     return dict(sorted(lines.items()))
 
 
-def show(
-    kind: Annotated[
-        str | None, typer.Argument(help=f"One of: {', '.join(_KINDS)}. Default: all.")
-    ] = None,
-    debug: Debug = False,
-) -> None:
+def show(kind: Annotated[str | None, _KIND] = None, debug: Debug = False) -> None:
     """List methods, objectives, nets, datasets, partitions, evaluators, configs, recipes."""
     if kind is not None and kind not in _KINDS:
         hint = registry.nearest(kind, _KINDS) or f"; there are: {', '.join(_KINDS)}"
         raise ConfigError(f"there is nothing called {kind!r} to list{hint}")
-    chosen = [kind] if kind else [k for k in _KINDS if entries(k)]
-    if not sys.stdout.isatty():
-        for category in chosen:
-            for name in entries(category):
-                typer.echo(name)
-        return
-    for category in chosen:
-        typer.echo(f"{category}\n{align_columns(list(entries(category).items()))}\n")
+    for category in [kind] if kind else _KINDS:
+        if sys.stdout.isatty():
+            typer.echo(f"{category}\n{align_columns(list(entries(category).items()))}\n")
+        else:
+            typer.echo("\n".join(entries(category)))
 
 
 def _describe_alias(entry: Mapping[str, Any]) -> str:
     options = [f"{key} = {json.dumps(value)}" for key, value in entry.items() if key != "name"]
     return f"Short for {entry['name']}{' with ' if options else ''}{', '.join(options)}."
-
-
-def _first_line(file: Path) -> str:
-    return file.read_text().splitlines()[0].removeprefix("#").strip()

@@ -1,4 +1,4 @@
-"""The front door: commands, and what becomes of their errors.
+"""The front door: commands, and how their errors are reported.
 
 An error is one line on standard error and an exit code: 0 done, 2 configuration, 3 data,
 4 run failed, 5 checkpoint or disk, 130 interrupted. A traceback comes only with `--debug`, which
@@ -52,8 +52,8 @@ def _options(
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    for one in _SIGNALS:  # ending is under way; the next signal must not disturb it
-        signal.signal(one, signal.SIG_IGN)
+    for known in _SIGNALS:  # the next signal must not disturb the shutdown
+        signal.signal(known, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

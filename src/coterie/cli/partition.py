@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from coterie.cli.options import Debug
+from coterie.cli.options import Changes, Debug
 from coterie.cli.run import split_arguments
 from coterie.core.files import replace_durably
 from coterie.core.formatting import align_columns, counted, shorten
@@ -17,9 +17,8 @@ from coterie.core.formatting import align_columns, counted, shorten
 if TYPE_CHECKING:
     from coterie.experiment.prepare import Experiment
 
-_HELP = "A configuration (a path or a name of `coterie list configs`), then table.key=value."
+_OUT = typer.Option(help="Also write a page: FILE.html, which needs no network.")
 _CLIENTS, _CLASSES = 20, 14  # rows and columns of the text table
-_NAME = 16
 _MEANINGS = {
     "beta_cib": "class imbalance in bits, 0: all classes are equally frequent everywhere",
     "beta_hetero_pairs": "mean KL divergence between clients in bits, over M (M - 1) pairs",
@@ -32,13 +31,7 @@ _MEANINGS = {
 
 
 def partition(
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[CONFIG] [KEY=VALUE]...", help=_HELP)
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Also write a page: FILE.html, which needs no network.")
-    ] = None,
-    debug: Debug = False,
+    arguments: Changes = None, out: Annotated[Path | None, _OUT] = None, debug: Debug = False
 ) -> None:
     """Show the samples of each client, and how much the clients differ, without training."""
     from coterie.data.heterogeneity import measure
@@ -47,14 +40,15 @@ def partition(
     from coterie.experiment.tables import parse_overrides
 
     source, overrides = split_arguments(arguments or [])
-    config = load(source, parse_overrides(overrides))
-    experiment = prepare(config, Path("runs"))
-    shares, dataset = experiment.partition, experiment.dataset
-    table = shares.class_table(dataset.y_train, dataset.classes)
+    experiment = prepare(load(source, parse_overrides(overrides)), Path("runs"))
+    dataset = experiment.dataset
+    table = experiment.partition.class_table(dataset.y_train, dataset.classes)
     values = measure(table)
     if out is not None:  # first, since a reader such as `head` may stop early
         replace_durably(out, page(experiment, table, values).encode(), remedy="")
-    for line in (*facts(experiment), "", *rows(experiment, table), "", *meanings(values)):
+    measured = [(name, f"{value:>8.4f}", _MEANINGS.get(name, "")) for name, value in values.items()]
+    differ = "how much the clients differ", align_columns(measured)
+    for line in (*facts(experiment), "", *rows(experiment, table), "", *differ):
         typer.echo(line)
     if out is not None:
         typer.echo(f"\npage  {out}")
@@ -78,7 +72,7 @@ def facts(experiment: "Experiment") -> Iterator[str]:
     yield f"{sum(tests):,} test samples: {min(tests):,} to {max(tests):,} each"
     if over := len(dataset.y_train) - sum(sizes):
         yield f"{over:,} training samples are not assigned to any client"
-    by_group = tables["partition"]["kind"] == "by-group" and not experiment.config.method.pooled
+    by_group = kind == "by-group" and not experiment.config.method.pooled
     if dataset.groups and by_group and (out := len(dataset.groups.names) - len(sizes)):
         least = experiment.config.partition.min_samples
         yield f"{out:,} groups with fewer than partition.min_samples={least} are left out"
@@ -97,34 +91,20 @@ def rows(experiment: "Experiment", table: np.ndarray) -> Iterator[str]:
         cells = [str(count) if count else "." for count in counts[:classes]]
         sizes = [str(counts.sum()), str(len(shares.test[client]))]
         shift = [notes.get(client, "")] if notes else []
-        lines.append([shorten(name, _NAME), *sizes, *cells, *cut, *shift])
-    yield from align_columns(lines, right=range(1, len(lines[0]) - bool(notes))).splitlines()
-    left = [
-        counted(total - limit, what)
-        for total, limit, what in (
-            (len(table), _CLIENTS, "more client"),
-            (table.shape[1], _CLASSES, "more class"),
-        )
-        if total > limit
-    ]
-    if left:
-        hidden = " and ".join(left).replace("classs", "classes")
-        yield f"{hidden} not shown here; --out FILE.html draws all classes and up to 60 clients"
-
-
-def meanings(values: Mapping[str, float]) -> Iterator[str]:
-    """List the measures, each with its meaning."""
-    yield "how much the clients differ"
-    lines = [(name, f"{value:>8.4f}", _MEANINGS.get(name, "")) for name, value in values.items()]
-    yield from align_columns(lines).splitlines()
+        lines.append([shorten(name, 16), *sizes, *cells, *cut, *shift])
+    yield align_columns(lines, right=range(1, len(lines[0]) - bool(notes)))
+    hidden = {"more client": len(table) - _CLIENTS, "more class": table.shape[1] - _CLASSES}
+    if left := [counted(number, what) for what, number in hidden.items() if number > 0]:
+        text = " and ".join(left).replace("classs", "classes")
+        yield f"{text} not shown here; --out FILE.html draws all classes and up to 60 clients"
 
 
 def page(experiment: "Experiment", table: np.ndarray, values: Mapping[str, float]) -> str:
     """Make one HTML file with the heat map, the sizes and the measures."""
-    from coterie.report import page as pieces
-    from coterie.report import tables
+    from coterie.report.page import format_figure, make_document
     from coterie.report.partition_chart import chart_partition
     from coterie.report.read import Holder
+    from coterie.report.tables import format_table
 
     shares = experiment.partition
     holders = [
@@ -132,19 +112,16 @@ def page(experiment: "Experiment", table: np.ndarray, values: Mapping[str, float
         for client, name, row in zip(shares.clients, shares.names, table, strict=True)
     ]
     chart = chart_partition(holders, table.shape[1])
-    settings = experiment.config.tables["partition"]
-    title = f"{settings['kind']} of {experiment.dataset.name}"
+    title = f"{experiment.config.tables['partition']['kind']} of {experiment.dataset.name}"
     measured = [(name, f"{value:.4f}", _MEANINGS.get(name, "")) for name, value in values.items()]
     shifts = [(shares.names[c], shift.describe()) for c, shift in shares.shifts.items()]
-    body = "\n".join(
-        (
-            f"<h1>{escape(title)}</h1>",
-            *(f'<p class="soft">{escape(line)}</p>' for line in facts(experiment)),
-            "<h2>Partition</h2>",
-            pieces.format_figure(chart) if chart else "",
-            "<h2>How much the clients differ</h2>",
-            tables.format_table(measured, number=1),
-            "<h2>Shifts</h2>" + tables.format_table(shifts, ("client", "shift")) if shifts else "",
-        )
+    body = (
+        f"<h1>{escape(title)}</h1>",
+        *(f'<p class="soft">{escape(line)}</p>' for line in facts(experiment)),
+        "<h2>Partition</h2>",
+        format_figure(chart) if chart else "",
+        "<h2>How much the clients differ</h2>",
+        format_table(measured, number=1),
+        "<h2>Shifts</h2>" + format_table(shifts, ("client", "shift")) if shifts else "",
     )
-    return pieces.make_document(title, body)
+    return make_document(title, "\n".join(body))

@@ -14,35 +14,27 @@ from coterie.core.formatting import align_columns
 
 if TYPE_CHECKING:
     from coterie.engine.record import Recorder
-    from coterie.reproduce.plan import Study
     from coterie.reproduce.runs import Trial
+
+_RECIPE = typer.Argument(help="A name of `coterie list recipes`, or a .toml file.")
+_SCALE = typer.Option(help="How much of it is run: paper, laptop or smoke.")
+_OUT = typer.Option(help="Where runs and outcomes are kept; nothing there is run again.")
+_SEEDS = typer.Option(min=1, help="Runs per row, instead of the recipe's numbers.")
+_COLUMNS = typer.Option(help="Run these columns alone, e.g. 'one,another'.")
+_ROWS = typer.Option(help="Run these rows alone, and the reference.")
+_RESUME = typer.Option("--resume", help="Resume runs that were stopped.")
+_DRY_RUN = typer.Option("--dry-run", help="Say what would be run and how long it takes.")
 
 
 def reproduce(
-    recipe: Annotated[
-        str | None, typer.Argument(help="A name of `coterie list recipes`, or a .toml file.")
-    ] = None,
-    scale: Annotated[
-        str, typer.Option(help="How much of it is run: paper, laptop or smoke.")
-    ] = "laptop",
-    out: Annotated[
-        Path, typer.Option(help="Where runs and outcomes are kept; nothing there is run again.")
-    ] = Path("runs/reproduce"),
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Runs per row, instead of the recipe's numbers.")
-    ] = None,
-    columns: Annotated[
-        list[str] | None, typer.Option(help="Run these columns alone, e.g. 'one,another'.")
-    ] = None,
-    rows: Annotated[
-        list[str] | None, typer.Option(help="Run these rows alone, and the reference.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume runs that were stopped.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be run and how long it takes.")
-    ] = False,
+    recipe: Annotated[str | None, _RECIPE] = None,
+    scale: Annotated[str, _SCALE] = "laptop",
+    out: Annotated[Path, _OUT] = Path("runs/reproduce"),
+    seeds: Annotated[int | None, _SEEDS] = None,
+    columns: Annotated[list[str] | None, _COLUMNS] = None,
+    rows: Annotated[list[str] | None, _ROWS] = None,
+    resume: Annotated[bool, _RESUME] = False,
+    dry_run: Annotated[bool, _DRY_RUN] = False,
     debug: Debug = False,
 ) -> None:
     """Run the table of a paper again and compare: values, rounds to a target, times, claims.
@@ -50,7 +42,11 @@ def reproduce(
     Without a recipe, list them.
     """
     if recipe is None:
-        print_recipes()
+        from coterie.cli.listing import entries
+
+        lines = entries("recipes").items()
+        about = [(n, line.removeprefix(f"coterie reproduce {n}").strip()) for n, line in lines]
+        typer.echo(align_columns(about))
         return
 
     from coterie.reproduce import recipe as recipes
@@ -63,7 +59,13 @@ def reproduce(
     study = make_study(recipes.load(recipe), scale, seeds=seeds)
     study = select(study, rows or (), columns or (), out)
     if study.recipe.measure == "cost":
-        count_costs(study, out, dry_run)
+        from coterie.reproduce.cost import count_study
+
+        if dry_run:
+            typer.echo("nothing is run: what is sent is counted, in seconds")
+            return
+        outcome = count_study(study)
+        typer.echo(f"{to_text(outcome)}\nkept in {write_outcome(outcome, out)}")
         return
     if dry_run:
         from coterie.reproduce.estimate import describe
@@ -76,12 +78,7 @@ def reproduce(
     if not study.cells:
         raise ConfigError(f"nothing of {recipe} can be run here at the {scale} scale")
     scores, failures = run_study(
-        study,
-        out,
-        resume,
-        renew=lambda scores: write_outcome(conclude(scores), out),
-        say=typer.echo,
-        watch=show_progress,
+        study, out, resume, lambda s: write_outcome(conclude(s), out), typer.echo, show_progress
     )
     typer.echo(f"\n{to_text(conclude(scores))}")
     if study.recipe.features is not None:
@@ -90,20 +87,6 @@ def reproduce(
         typer.echo(write_features(scores, study.recipe.features, out / study.folder))
     typer.echo(f"kept in {out / study.folder}")
     raise_failures(failures, scores.finished + len(failures))
-
-
-def count_costs(study: "Study", out: Path, dry_run: bool) -> None:
-    """Print and write a table of what methods send: it is counted, and nothing is run."""
-    from coterie.reproduce.cost import count_study
-    from coterie.reproduce.page import write_outcome
-    from coterie.reproduce.tables import to_text
-
-    if dry_run:
-        typer.echo("nothing is run: what is sent is counted, in seconds")
-        return
-    outcome = count_study(study)
-    folder = write_outcome(outcome, out)
-    typer.echo(f"{to_text(outcome)}\nkept in {folder}")
 
 
 @contextmanager
@@ -117,14 +100,3 @@ def show_progress(trial: "Trial") -> Iterator[Sequence["Recorder"]]:
         return
     with Display(console, [trial.name]) as display:
         yield [display]
-
-
-def print_recipes() -> None:
-    """Print the recipes with a line about each."""
-    from coterie.cli.listing import entries
-
-    lines = [
-        (name, line.removeprefix(f"coterie reproduce {name}").strip())
-        for name, line in entries("recipes").items()
-    ]
-    typer.echo(align_columns(lines) if lines else "there are no recipes")

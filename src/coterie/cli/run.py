@@ -8,37 +8,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from coterie.cli.options import Debug
+from coterie.cli.options import Changes, Debug
 from coterie.core.errors import ConfigError
-from coterie.core.formatting import format_bytes
+from coterie.core.formatting import align_columns, format_bytes
 
 if TYPE_CHECKING:
     from coterie.experiment.config import Config
     from coterie.experiment.prepare import Experiment
     from coterie.experiment.run import Result
 
-_HELP = "A configuration (a path or a name of `coterie list configs`), then table.key=value."
+_OUT = typer.Option(help="Run directory; default: runs/NAME-TIME.")
+_RESUME = typer.Option("--resume", help="Resume the run in --out.")
+_WATCH = typer.Option("--watch", help="Keep watch.html up to date while it runs.")
+_DRY_RUN = typer.Option("--dry-run", help="Check and describe the run, do not start it.")
+_QUIET = typer.Option("--quiet", help="Print the run directory only.")
+_INEXACT = typer.Option("--allow-inexact", help="Resume although results may differ.")
 
 
 def run(
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[CONFIG] [KEY=VALUE]...", help=_HELP)
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run directory; default: runs/NAME-TIME.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Keep watch.html up to date while it runs.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check and describe the run, do not start it.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print the run directory only.")] = False,
+    arguments: Changes = None,
+    out: Annotated[Path | None, _OUT] = None,
+    resume: Annotated[bool, _RESUME] = False,
+    watch: Annotated[bool, _WATCH] = False,
+    dry_run: Annotated[bool, _DRY_RUN] = False,
+    quiet: Annotated[bool, _QUIET] = False,
     debug: Debug = False,
-    allow_inexact: Annotated[
-        bool, typer.Option("--allow-inexact", help="Resume although results may differ.")
-    ] = False,
+    allow_inexact: Annotated[bool, _INEXACT] = False,
 ) -> None:
     """Train a method on a data set divided among clients."""
     source, overrides = split_arguments(arguments or [])
@@ -47,7 +42,7 @@ def run(
 
     from coterie.experiment.tables import parse_overrides, request
 
-    saved = out / "config.toml" if resume and out is not None else None
+    saved = out / "config.toml" if resume and out else None
     asked = request(source, parse_overrides(overrides), saved)
 
     # from here on torch is imported, which takes seconds
@@ -60,12 +55,12 @@ def run(
     if dry_run:
         describe(config)
         return
-    console = Console(soft_wrap=True)
     if quiet:
-        result = runner.execute(config, out, resume, allow_inexact)
-        typer.echo(result.folder)
+        typer.echo(runner.execute(config, out, resume, allow_inexact).folder)
         return
-    display = Display(console, opening(config), debug=debug)
+    title = f"{config.tables['method']['name']} on {config.data.name}, seed {config.run.seed}"
+    opening = [title, f"leaves each client: {config.method.leaves}"]
+    display = Display(Console(soft_wrap=True), opening, debug=debug)
     folder = out or runner.default_folder(config.name)
     recorders: list[Any] = [display, Watcher(folder)] if watch else [display]
     with display:
@@ -77,44 +72,33 @@ def run(
 
 def split_arguments(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     """Separate the configuration, if one is named, from the overrides after it."""
-    source = None
-    if arguments and "=" not in arguments[0]:
-        source, arguments = arguments[0], arguments[1:]
-    return source, list(arguments)
-
-
-def opening(config: "Config") -> list[str]:
-    """Describe what is about to run, and which data leave a client."""
-    title = f"{config.tables['method']['name']} on {config.data.name}, seed {config.run.seed}"
-    return [title, f"leaves each client: {config.method.leaves}"]
+    named = bool(arguments) and "=" not in arguments[0]
+    return (arguments[0] if named else None), list(arguments[named:])
 
 
 def closing(result: "Result") -> None:
     """Print the table at the end of a run."""
-    from coterie.engine.record import bytes_until, reached
+    from coterie.report.summary import make_headline
 
     history, settings = result.history, result.experiment.config.evaluate
-    metric, rows = settings.metric, []
-    measured = [event for event in history if metric in event.metrics]
-    if measured:
-        best = max(measured, key=lambda event: event.metrics[metric])
-        rows.append((f"final {metric}", f"{measured[-1].metrics[metric]:.4f}"))
-        rows.append((f"best {metric}", f"{best.metrics[metric]:.4f} (round {best.round + 1})"))
+    head = make_headline(history, settings.targets, settings.metric)
+    rows = []
+    if head.final and head.best:
+        rows.append((f"final {head.metric}", f"{head.final[0]:.4f}"))
+        rows.append((f"best {head.metric}", f"{head.best[0]:.4f} (round {head.best[1] + 1})"))
     rows += budgets(history[-1].metrics if history else {})
-    for target in settings.targets:
-        event = reached(history, metric, target)
-        reached_after = "not reached"
-        if event is not None:
-            reached_after = f"{event.round + 1} rounds, {format_bytes(bytes_until(history, event))}"
-        rows.append((f"to {metric} {target:g}", reached_after))
-    rows.append(("sent up", format_bytes(sum(event.bytes_up for event in history))))
-    rows.append(("sent down", format_bytes(sum(event.bytes_down for event in history))))
-    rows.append(("seconds", f"{sum(event.seconds for event in history):.1f}"))
-    rows.append(("results", str(result.folder)))
-    rows.append(("report", str(result.folder / "report.html")))
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        typer.echo(f"{name:<{width}}  {value}")
+    for target in head.targets:
+        spent = f"{target.rounds} rounds, {format_bytes(target.bytes or 0)}"
+        reached = spent if target.rounds else "not reached"
+        rows.append((f"to {head.metric} {target.value:g}", reached))
+    rows += [
+        ("sent up", format_bytes(head.bytes_up)),
+        ("sent down", format_bytes(head.bytes_down)),
+        ("seconds", f"{head.seconds:.1f}"),
+        ("results", str(result.folder)),
+        ("report", str(result.folder / "report.html")),
+    ]
+    typer.echo(align_columns(rows))
 
 
 def budgets(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -137,8 +121,7 @@ def describe(config: "Config") -> None:
     from coterie.kit.stages import plan_rounds
 
     experiment: Experiment = prepare(config, Path("runs"))
-    parts = experiment.parts
-    nets = parts.nets(METHOD)
+    parts, nets = experiment.parts, experiment.parts.nets(METHOD)
     weights = Bundle({"model": nets.weights()})
     sizes = sorted(experiment.partition.sizes().values())
     entries = {key: sum(p.numel() for p in net.parameters()) for key, net in nets.items()}

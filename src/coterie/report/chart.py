@@ -12,7 +12,10 @@ from typing import Any
 from coterie.core.formatting import shorten
 from coterie.engine.record import RoundEvent
 
-AXIS: dict[str, Any] = {
+Plotly = dict[str, Any]  # a part of a chart
+History = Sequence[RoundEvent]
+Points = Sequence[tuple[float, float]]
+AXIS: Plotly = {
     "automargin": True,
     "gridcolor": "@grid",
     "linecolor": "@line",
@@ -29,8 +32,8 @@ class Chart:
     """A chart with its title and a note (plain text, not yet escaped)."""
 
     title: str
-    data: list[dict[str, Any]]
-    layout: dict[str, Any]
+    data: list[Plotly]
+    layout: Plotly
     note: str = ""
     height: int = 360
 
@@ -40,10 +43,11 @@ def escape_label(value: str) -> str:
     return html.escape(value, quote=False)
 
 
-def make_layout(x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
+def make_layout(x: Plotly, y: Plotly) -> Plotly:
     """Make the layout that all charts share, with these axes."""
     for axis in (x, y):
         axis["title"]["standoff"] = 10  # else a title may lie on the ticks' labels
+    legend = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
     return {
         "autosize": True,
         "margin": {"l": 10, "r": 14, "t": 10, "b": 10},
@@ -52,13 +56,7 @@ def make_layout(x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
         "plot_bgcolor": "@card",
         "hoverlabel": {"bgcolor": "@card", "bordercolor": "@line", "font": {"color": "@ink"}},
         "hovermode": "x unified",
-        "legend": {
-            "orientation": "h",
-            "x": 0,
-            "y": 1.02,
-            "yanchor": "bottom",
-            "traceorder": "normal",
-        },
+        "legend": legend,
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "@line", "activecolor": "@ink"},
         "shapes": [],
         "annotations": [],
@@ -67,77 +65,63 @@ def make_layout(x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def make_axis(text: str) -> dict[str, Any]:
+def make_axis(text: str) -> Plotly:
     """Make an axis with a title."""
     return {"title": {"text": escape_label(text)}}
 
 
-def make_round_axis(history: Sequence[RoundEvent]) -> dict[str, Any]:
-    """Make an axis of the rounds of a run, counted from 1."""
-    return make_axis_between(history[0].round + 1, history[-1].round + 1)
-
-
-def make_axis_between(first: int, last: int) -> dict[str, Any]:
-    """Make an axis from one round to another."""
+def make_round_axis(first: int, last: int) -> Plotly:
+    """Make an axis from one round to another, counted from 1."""
     pad = 0.5 if last - first < 20 else 0.02 * (last - first)
     axis = make_axis("round") | {"tickformat": "d", "range": [first - pad, last + pad]}
     return axis | ({"dtick": 1} if last - first <= 10 else {})
 
 
-def make_share_axis(values: Sequence[float], name: str = "accuracy") -> dict[str, Any]:
+def make_share_axis(values: Sequence[float], name: str = "accuracy") -> Plotly:
     """Make an axis for shares from 0, up to the tenth above the highest."""
     top = min(10, int(10 * max(values) + 1.5)) / 10
     return make_axis(f"{shorten(name, 28)} (share)") | {"range": [0, top * 1.02]}
 
 
-def make_series(
-    points: Sequence[tuple[float, float]], name: str, colour: str, dash: str = "solid"
-) -> list[dict[str, Any]]:
+def make_series(points: Points, name: str, colour: str, dash: str = "solid") -> list[Plotly]:
     """Make one line, with markers where there are few points; nothing for no points."""
-    if not points:
-        return []
     single = len(points) == 1
-    return [
-        {
-            "type": "scatter",
-            "x": [x for x, _ in points],
-            "y": [y for _, y in points],
-            "name": escape_label(name),
-            "mode": "markers" if single else "lines+markers" if len(points) <= _MARKED else "lines",
-            "line": {"color": colour, "dash": dash, "width": 2},
-            "marker": {"color": colour, "symbol": "circle", "size": 9 if single else 5},
-        }
-    ]
+    line = {
+        "type": "scatter",
+        "x": [x for x, _ in points],
+        "y": [y for _, y in points],
+        "name": escape_label(name),
+        "mode": "markers" if single else "lines+markers" if len(points) <= _MARKED else "lines",
+        "line": {"color": colour, "dash": dash, "width": 2},
+        "marker": {"color": colour, "symbol": "circle", "size": 9 if single else 5},
+    }
+    return [line] if points else []
 
 
-def list_points(history: Sequence[RoundEvent], metric: str) -> list[tuple[float, float]]:
+def list_points(history: History, metric: str) -> list[tuple[float, float]]:
     """List the values of a metric, by rounds counted from 1."""
     return [(e.round + 1, e.metrics[metric]) for e in history if metric in e.metrics]
 
 
-def mark_target(look: dict[str, Any], target: float, high: float = _HIGH) -> None:
+def mark_target(look: Plotly, target: float, high: float = _HIGH) -> None:
     """Draw a line at a target; its label is on the left, where accuracies are still low."""
     line = {"xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target}
     label = {"xref": "paper", "x": 0, "y": target, "yanchor": "bottom" if target < high else "top"}
-    _draw_rule(look, line, label, f"target {target:.4g}")
+    _draw_rule(look, line, label | {"text": f"target {target:.4g}"})
 
 
-def mark_stages(look: dict[str, Any], history: Sequence[RoundEvent]) -> None:
+def mark_stages(look: Plotly, history: History) -> None:
     """Draw a line where a stage begins, if there are several stages."""
     begun = [event for i, event in enumerate(history) if i and event.stage != history[i - 1].stage]
     for event in begun if len(begun) <= _STAGES else ():
         at = event.round + 0.5
         line = {"yref": "paper", "y0": 0, "y1": 1, "x0": at, "x1": at}
         label = {"yref": "paper", "y": 1, "x": at, "yanchor": "top"}
-        _draw_rule(look, line, label, shorten(event.stage, 20))
+        _draw_rule(look, line, label | {"text": escape_label(shorten(event.stage, 20))})
 
 
-def _draw_rule(
-    look: dict[str, Any], line: dict[str, Any], label: dict[str, Any], text: str
-) -> None:
+def _draw_rule(look: Plotly, line: Plotly, label: Plotly) -> None:
     stroke = {"color": "@line", "width": 1, "dash": "dot"}
-    look["shapes"].append({"type": "line", "line": stroke, "layer": "below", **line})
-    font = {"size": 11, "color": "@soft"}
-    look["annotations"].append(
-        {"text": escape_label(text), "font": font, "showarrow": False, "xanchor": "left", **label}
-    )
+    look["shapes"].append({"type": "line", "line": stroke, "layer": "below"} | line)
+    style = {"font": {"size": 11, "color": "@soft"}, "showarrow": False, "xanchor": "left"}
+    look["annotations"].append(style | label)

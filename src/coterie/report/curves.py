@@ -2,21 +2,10 @@
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 from coterie.core.formatting import MEGABYTE, shorten
-from coterie.engine.record import RoundEvent
-from coterie.report.chart import (
-    Chart,
-    list_points,
-    make_axis,
-    make_layout,
-    make_round_axis,
-    make_series,
-    make_share_axis,
-    mark_stages,
-    mark_target,
-)
+from coterie.report import chart
+from coterie.report.chart import Chart, History, Plotly, list_points, make_axis, make_series
 
 _MEAN, _STD = "client_accuracy_mean", "client_accuracy_std"
 _WORST = "client_accuracy_worst_decile"
@@ -30,9 +19,7 @@ _LOSSES = {
 _SOURCES = {"client": "clients", "server": "server", "train": "training"}
 
 
-def chart_accuracy(
-    history: Sequence[RoundEvent], metric: str, targets: Sequence[float]
-) -> Chart | None:
+def chart_accuracy(history: History, metric: str, targets: Sequence[float]) -> Chart | None:
     """Chart accuracy by round: global, and the clients' mean, spread and worst decile."""
     data = _spread(history)
     data += make_series(list_points(history, "accuracy"), _GLOBAL, "@blue")
@@ -49,32 +36,27 @@ def chart_accuracy(
     aims = targets if main else ()
     bars = [d["y"][0] + d["error_y"]["array"][0] for d in data if "error_y" in d]
     values = [*(v for d in data for v in d["y"]), *bars, *aims]
-    look = make_layout(make_round_axis(history), make_share_axis(values))
+    look = _lay_out(history, chart.make_share_axis(values), stages=True)
     for target in aims:
-        mark_target(look, target)
-    mark_stages(look, history)
+        chart.mark_target(look, target)
     note = "Share of test samples that are classified correctly."
     if shape := "bar" if bars else "band" if any("fill" in d for d in data) else "":
         note += f" The {shape} is one standard deviation over the clients either side of the mean."
     return Chart("Accuracy by round", data, look, note)
 
 
-def chart_losses(history: Sequence[RoundEvent]) -> Chart | None:
+def chart_losses(history: History) -> Chart | None:
     """Chart training and test loss by round."""
-    data = [
-        trace
-        for key, look in _LOSSES.items()
-        for trace in make_series(list_points(history, key), *look)
-    ]
+    lines = [make_series(list_points(history, key), *look) for key, look in _LOSSES.items()]
+    data = [trace for line in lines for trace in line]
     if not data:
         return None
-    look = make_layout(make_round_axis(history), make_axis("loss (mean per sample)"))
-    mark_stages(look, history)
+    look = _lay_out(history, make_axis("loss (mean per sample)"), stages=True)
     note = "The axis need not start at 0, and training may minimise another loss than is tested."
     return Chart("Loss by round", data, look, note)
 
 
-def chart_traffic(history: Sequence[RoundEvent], metric: str) -> Chart | None:
+def chart_traffic(history: History, metric: str) -> Chart | None:
     """Chart accuracy against the bytes sent so far."""
     sent = list(accumulate(event.bytes_up + event.bytes_down for event in history))
 
@@ -90,12 +72,13 @@ def chart_traffic(history: Sequence[RoundEvent], metric: str) -> Chart | None:
         return None
     x = make_axis("sent so far, up and down (MB)") | {"rangemode": "tozero"}
     values = [v for d in data for v in d["y"]]
-    y = make_share_axis(values) if "accuracy" in metric else make_axis(metric)
+    y = chart.make_share_axis(values) if "accuracy" in metric else make_axis(metric)
     note = "1 MB is 1,000,000 bytes; what evaluation sends is not counted."
-    return Chart("Accuracy by data sent", data, make_layout(x, y) | {"hovermode": "closest"}, note)
+    look = chart.make_layout(x, y) | {"hovermode": "closest"}
+    return Chart("Accuracy by data sent", data, look, note)
 
 
-def chart_participation(history: Sequence[RoundEvent]) -> Chart | None:
+def chart_participation(history: History) -> Chart | None:
     """Chart how many answered, were lost and rejected; None where everybody always answered."""
     if not any(event.lost or event.rejected for event in history):
         return None
@@ -105,16 +88,16 @@ def chart_participation(history: Sequence[RoundEvent]) -> Chart | None:
         "rejected": ([len(e.rejected) for e in history], "@purple"),
     }
     rounds = [event.round + 1 for event in history]
-    data: list[dict[str, Any]] = [
+    data: list[Plotly] = [
         {"type": "bar", "name": name, "x": rounds, "y": y, "marker": {"color": colour}}
         for name, (y, colour) in counts.items()
     ]
     y = make_axis("clients") | {"rangemode": "tozero", "tickformat": "d"}
-    look = make_layout(make_round_axis(history), y) | {"barmode": "stack", "bargap": 0.1}
+    look = _lay_out(history, y) | {"barmode": "stack", "bargap": 0.1}
     return Chart("Participation by round", data, look, "Clients that were invited to a round.")
 
 
-def chart_others(history: Sequence[RoundEvent], metric: str) -> list[Chart]:
+def chart_others(history: History, metric: str) -> list[Chart]:
     """Chart every metric that no other chart shows, grouped by where it comes from."""
     shown = {*_ACCURACIES, *_LOSSES, *([metric] if "accuracy" in metric else [])}
     charts = []
@@ -122,16 +105,22 @@ def chart_others(history: Sequence[RoundEvent], metric: str) -> list[Chart]:
         points = list_points(history, name)
         y = [value for _, value in points]
         share = name.endswith("accuracy") and min(y) >= 0 and max(y) <= 1
-        look = make_layout(
-            make_round_axis(history),
-            make_share_axis(y, name) if share else make_axis(shorten(name, 28)),
-        )
-        source = _SOURCES.get(name.partition("_")[0], "evaluation")
-        charts.append(Chart(name, make_series(points, name, "@blue"), look, f"From: {source}", 220))
-    return sorted(charts, key=lambda chart: chart.note)
+        axis = chart.make_share_axis(y, name) if share else make_axis(shorten(name, 28))
+        note = f"From: {_SOURCES.get(name.partition('_')[0], 'evaluation')}"
+        data = make_series(points, name, "@blue")
+        charts.append(Chart(name, data, _lay_out(history, axis), note, 220))
+    return sorted(charts, key=lambda drawn: drawn.note)
 
 
-def _spread(history: Sequence[RoundEvent]) -> list[dict[str, Any]]:
+def _lay_out(history: History, y: Plotly, stages: bool = False) -> Plotly:
+    """Lay out a chart over the rounds of a run; `stages` marks where stages begin."""
+    look = chart.make_layout(chart.make_round_axis(history[0].round + 1, history[-1].round + 1), y)
+    if stages:
+        chart.mark_stages(look, history)
+    return look
+
+
+def _spread(history: History) -> list[Plotly]:
     """Make the line of the clients' mean with a band around it, or a bar for a single point."""
     line = make_series(list_points(history, _MEAN), _CLIENTS, "@green", "dash")
     both = [event for event in history if _MEAN in event.metrics and _STD in event.metrics]

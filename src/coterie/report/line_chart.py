@@ -1,17 +1,20 @@
 """Draws curves over training rounds as SVG: a picture for a page or a paper."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 
 Curve = Sequence[tuple[int, float]]  # (training round, counted from 1; value)
 Line = tuple[str, Curve]  # with its name
+_Points = Sequence[tuple[float, float]]
 
 _WIDTH, _HEIGHT = 860, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 250, 44, 52
 _COLOURS = ("#0072b2", "#d55e00", "#008a66", "#b0578d", "#a67c00", "#3ba0d8", "#7d4e2d", "#1c2126")
 _DASHES = ("", "7 4", "2 3", "8 3 2 3")
+_STEPS = [digit * 10.0**power for power in range(-4, 4) for digit in (1, 2, 5)]  # of an axis
 _INK, _SOFT, _GRID = "#1c2126", "#56616b", "#e6e9ec"
+_CENTRED = 'text-anchor="middle"'
 
 
 def draw(lines: Sequence[Line], title: str, metric: str) -> str:
@@ -33,19 +36,18 @@ def draw(lines: Sequence[Line], title: str, metric: str) -> str:
         f'width="{_WIDTH}" height="{_HEIGHT}" font-family="system-ui, sans-serif" font-size="13">',
         f"<title>{escape(title)}</title>",
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
-        _draw_text(_LEFT, 26, title, size=15),
+        _draw_text(_LEFT, 26, title, more='font-size="15"'),
     ]
-    for tick in _list_ticks(low, high, step):
+    for tick in (round(low + i * step, 6) for i in range(round((high - low) / step) + 1)):
         parts.append(_draw_line([(_LEFT, y(tick)), (_LEFT + across, y(tick))], _GRID, 1))
-        parts.append(_draw_text(_LEFT - 8, y(tick) + 4, f"{tick:g}", _SOFT, anchor="end"))
+        parts.append(_draw_text(_LEFT - 8, y(tick) + 4, f"{tick:g}", _SOFT, 'text-anchor="end"'))
     height = _HEIGHT - _BOTTOM + 20
-    parts += [
-        _draw_text(x(t), height, str(t), _SOFT, anchor="middle") for t in _list_rounds(first, last)
-    ]
-    parts.append(_draw_text(_LEFT + across / 2, _HEIGHT - 10, "training round", anchor="middle"))
+    ticks = _list_rounds(first, last)
+    parts += [_draw_text(x(tick), height, str(tick), _SOFT, _CENTRED) for tick in ticks]
+    parts.append(_draw_text(_LEFT + across / 2, _HEIGHT - 10, "training round", more=_CENTRED))
     middle = _TOP + up / 2
-    turned = f'transform="rotate(-90 16 {middle:.1f})"'
-    parts.append(_draw_text(16, middle, metric, anchor="middle", more=turned))
+    turned = f'{_CENTRED} transform="rotate(-90 16 {middle:.1f})"'
+    parts.append(_draw_text(16, middle, metric, more=turned))
     for position, (name, curve) in enumerate(lines):
         colour, dash = _COLOURS[position % 8], _DASHES[position // 4 % 4]
         parts.append(_draw_line([(x(r), y(v)) for r, v in curve], colour, 2, dash))
@@ -58,43 +60,22 @@ def draw(lines: Sequence[Line], title: str, metric: str) -> str:
 def _choose_axis(low: float, high: float) -> tuple[float, float, float]:
     """Choose ends and step of an axis in round numbers around the values."""
     span = max(high - low, 1e-3)
-    step = next(s for s in _list_steps() if span / s <= 7)
+    step = next(s for s in _STEPS if span / s <= 7)
     return math.floor(low / step) * step, math.ceil(high / step + 1e-9) * step, step
-
-
-def _list_steps() -> Iterator[float]:
-    for power in range(-4, 4):
-        for digit in (1, 2, 5):
-            yield digit * 10.0**power
-
-
-def _list_ticks(low: float, high: float, step: float) -> list[float]:
-    return [round(low + i * step, 6) for i in range(round((high - low) / step) + 1)]
 
 
 def _list_rounds(first: int, last: int) -> list[int]:
     """List the first and last round, and about eight between that do not crowd them."""
-    step = next(int(step) for step in _list_steps() if step >= 1 and (last - first) / step <= 8)
+    step = next(int(step) for step in _STEPS if step >= 1 and (last - first) / step <= 8)
     between = (tick for tick in range(0, last, step) if first < tick and last - tick > step / 2)
     return sorted({first, *between, last})
 
 
-def _draw_text(
-    x: float,
-    y: float,
-    text: str,
-    fill: str = _INK,
-    size: int = 13,
-    anchor: str = "start",
-    more: str = "",
-) -> str:
-    style = f'x="{x:.1f}" y="{y:.1f}" fill="{fill}" font-size="{size}" text-anchor="{anchor}"'
-    return f"<text {style} {more}>{escape(text)}</text>"
+def _draw_text(x: float, y: float, text: str, fill: str = _INK, more: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{fill}" {more}>{escape(text)}</text>'
 
 
-def _draw_line(
-    points: Sequence[tuple[float, float]], colour: str, width: int, dash: str = ""
-) -> str:
+def _draw_line(points: _Points, colour: str, width: int, dash: str = "") -> str:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
     style = f'fill="none" stroke="{colour}" stroke-width="{width}"{dashed}'

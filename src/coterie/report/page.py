@@ -12,14 +12,17 @@ from coterie.core.files import replace_durably
 from coterie.core.formatting import counted, duration, format_bytes
 from coterie.report import curves, tables
 from coterie.report.chart import Chart
-from coterie.report.embedding import chart_embedding
 from coterie.report.partition_chart import chart_partition
 from coterie.report.read import Run, read_run
+from coterie.report.scatter import chart_embedding
 from coterie.report.summary import Headline, make_headline
 
 # The browser itself then refuses every request, whatever the script might ask for.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
+NO_SCRIPT = (
+    '<noscript><p class="note">The charts need JavaScript; the tables do not.</p></noscript>'
 )
 
 
@@ -28,34 +31,27 @@ def write_report(run: Path, out: Path | None = None, refresh: int = 0) -> Path:
 
     With `refresh` the browser loads it again every so many seconds, to watch a run.
     """
-    out = out or run / "report.html"
-    replace_durably(out, render(read_run(run), refresh).encode())
-    return out
-
-
-def render(run: Run, refresh: int = 0) -> str:
-    """Make the page; a browser reloads it every `refresh` seconds, if that is not 0."""
-    method, dataset = run.choice("method"), run.partition.dataset
+    out, read = out or run / "report.html", read_run(run)
+    method, dataset = read.choice("method"), read.partition.dataset
     title = f"{method} on {dataset}" if method else dataset
-    return make_document(title, "\n".join(_list_parts(run, title)), refresh)
+    page = make_document(title, "\n".join(_list_parts(read, title)), refresh)
+    replace_durably(out, page.encode())
+    return out
 
 
 def make_document(title: str, body: str, refresh: int = 0) -> str:
     """Wrap a body of HTML in a page with the style and the script that draws its figures."""
     again = f'<meta http-equiv="refresh" content="{refresh}">\n' if refresh else ""
+    folder = resources.files("coterie.report")
+    style, script = (folder.joinpath(name).read_text("utf-8") for name in ("style.css", "draw.js"))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n{again}'
-        f"<title>{escape(title)} - Coterie</title>\n<style>\n{_read_asset('style.css')}</style>\n"
+        f"<title>{escape(title)} - Coterie</title>\n<style>\n{style}</style>\n"
         f"<script>{get_plotlyjs()}</script>\n</head>\n<body>\n<main>\n{body}\n</main>\n"
-        f"<script>\n{_read_asset('draw.js')}</script>\n</body>\n</html>\n"
+        f"<script>\n{script}</script>\n</body>\n</html>\n"
     )
-
-
-def _read_asset(name: str) -> str:
-    """Read a file from the folder of this module."""
-    return resources.files("coterie.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _list_parts(run: Run, title: str) -> Iterator[str]:
@@ -68,17 +64,14 @@ def _list_parts(run: Run, title: str) -> Iterator[str]:
     yield f'<dl class="tiles">{"".join(_list_tiles(make_headline(history, targets, metric)))}</dl>'
     notes = ("Rounds are counted from 1 here and from 0 in metrics.jsonl.", *run.notes)
     yield "".join(map(format_note, notes))
-    yield f"<noscript>{format_note('The charts need JavaScript; the tables do not.')}</noscript>"
+    yield NO_SCRIPT
     yield "<h2>Course of the run</h2>"
     accuracy = curves.chart_accuracy(history, metric, targets)
     if accuracy is None:
         yield format_note("No accuracy was measured in this run.")
-    further = (
-        curves.chart_losses(history),
-        curves.chart_traffic(history, metric),
-        curves.chart_participation(history),
-    )
-    yield format_figures([chart for chart in (accuracy, *further) if chart])
+    losses, traffic = curves.chart_losses(history), curves.chart_traffic(history, metric)
+    charts = (accuracy, losses, traffic, curves.chart_participation(history))
+    yield format_figures([chart for chart in charts if chart])
     yield "<h2>Partition</h2>"
     held = chart_partition(split.clients, split.classes)
     yield format_figure(held) if held else format_note("No client holds a labelled class.")
@@ -86,10 +79,10 @@ def _list_parts(run: Run, title: str) -> Iterator[str]:
         yield "<h4>How much the clients differ</h4>"
         measures = [(name, f"{value:.4g}") for name, value in split.heterogeneity.items()]
         yield tables.format_table(measures, number=1)
-    charts, text = chart_embedding(run.folder)
+    embedded, text = chart_embedding(run.folder)
     if text:
         yield f"<h2>Representations</h2>{format_note(text)}"
-        yield format_figures(charts)
+        yield format_figures(embedded)
     if others := curves.chart_others(history, metric):
         yield "<h2>Further metrics</h2>"
         yield format_figures(others, "charts small")
@@ -123,16 +116,13 @@ def _list_tiles(head: Headline) -> Iterator[str]:
         if target.rounds is None or target.bytes is None:
             yield _tile(name, "not reached", f"in {counted(head.rounds, 'round')}")
         else:
-            yield _tile(
-                name, counted(target.rounds, "round"), f"{format_bytes(target.bytes)} both ways"
-            )
+            sent = f"{format_bytes(target.bytes)} both ways"
+            yield _tile(name, counted(target.rounds, "round"), sent)
     yield _tile("Rounds", f"{head.rounds:,}", f"{head.skipped:,} skipped")
     yield _tile("Sent up", format_bytes(head.bytes_up), "by clients, to train")
     yield _tile("Sent down", format_bytes(head.bytes_down), "to clients, to train")
-    if head.evaluation_bytes:
-        yield _tile(
-            "Sent to evaluate", format_bytes(head.evaluation_bytes), "both ways, counted apart"
-        )
+    if sent_apart := head.evaluation_bytes:
+        yield _tile("Sent to evaluate", format_bytes(sent_apart), "both ways, counted apart")
     yield _tile("Time", duration(head.seconds), "sum over the rounds")
 
 

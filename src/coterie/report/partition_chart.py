@@ -2,10 +2,9 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from coterie.core.formatting import counted, shorten
-from coterie.report.chart import AXIS, Chart, escape_label, make_axis, make_layout
+from coterie.report.chart import AXIS, Chart, Plotly, escape_label, make_axis, make_layout
 from coterie.report.read import Holder
 
 CLIENTS_SHOWN = 60  # rows of the heat map that are still readable
@@ -31,21 +30,22 @@ def chart_partition(clients: Sequence[Holder], classes: int) -> Chart | None:
             "order of their size, from the smallest (top) to the largest."
         )
     labels = [escape_label(shorten(client.name, 16)) for client in shown]
-    data = [_heat(shown, labels, classes), _bars(shown, labels)]
+    named = list(zip(shown, labels, strict=True))
+    data = [_heat(named, classes), _bars(named)]
     height = 175 + 14 * len(shown)
     return Chart("Who holds what", data, _layout(labels, classes), note, height)
 
 
-def _heat(clients: Sequence[Holder], labels: Sequence[str], classes: int) -> dict[str, Any]:
-    shares = [[round(n / max(1, sum(c.classes)), 4) for n in c.classes] for c in clients]
+def _heat(clients: Sequence[tuple[Holder, str]], classes: int) -> Plotly:
+    shares = [[round(n / max(1, sum(c.classes)), 4) for n in c.classes] for c, _ in clients]
+    position = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "len": 0.7}
+    title = {"title": {"text": "share of the client's training samples", "side": "top"}}
     return {
         "type": "heatmap",
         "x": list(range(classes)),
         "y": list(range(len(clients))),
         "z": shares,
-        "customdata": [
-            [[n, label] for n in c.classes] for c, label in zip(clients, labels, strict=True)
-        ],
+        "customdata": [[[n, label] for n in client.classes] for client, label in clients],
         "hovertemplate": "client %{customdata[1]}, class %{x}<br>%{customdata[0]} samples, "
         "%{z:.3f} of the client's<extra></extra>",
         "zmin": 0,
@@ -53,27 +53,17 @@ def _heat(clients: Sequence[Holder], labels: Sequence[str], classes: int) -> dic
         "colorscale": [[0, "@heat0"], [0.5, "@heat1"], [1, "@heat2"]],
         "xgap": 1 if classes <= 50 else 0,
         "ygap": 1,
-        "colorbar": {
-            "orientation": "h",
-            "thickness": 10,
-            "len": 0.7,
-            "x": 0,
-            "xanchor": "left",
-            "y": 1,
-            "yanchor": "bottom",
-            "title": {"text": "share of the client's training samples", "side": "top"},
-            "outlinewidth": 0,
-        },
+        "colorbar": {"orientation": "h", "thickness": 10, "outlinewidth": 0} | position | title,
     }
 
 
-def _bars(clients: Sequence[Holder], labels: Sequence[str]) -> dict[str, Any]:
+def _bars(clients: Sequence[tuple[Holder, str]]) -> Plotly:
     return {
         "type": "bar",
         "orientation": "h",
-        "x": [client.train for client in clients],
+        "x": [client.train for client, _ in clients],
         "y": list(range(len(clients))),
-        "customdata": [[label, c.test] for c, label in zip(clients, labels, strict=True)],
+        "customdata": [[label, client.test] for client, label in clients],
         "hovertemplate": "client %{customdata[0]}: %{x} training samples, %{customdata[1]} test "
         "samples<extra></extra>",
         "xaxis": "x2",
@@ -81,18 +71,12 @@ def _bars(clients: Sequence[Holder], labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _layout(labels: Sequence[str], classes: int) -> dict[str, Any]:
+def _layout(labels: Sequence[str], classes: int) -> Plotly:
     step = 1 if len(labels) <= CLIENTS_SHOWN // 2 else 2
-    rows = {
-        "autorange": "reversed",
-        "showgrid": False,
-        "tickvals": list(range(0, len(labels), step)),
-        "ticktext": labels[::step],
-    }
-    look = make_layout(
-        make_axis("class") | {"domain": [0, 0.7], "showgrid": False, "automargin": False},
-        make_axis("client") | rows,
-    )
+    ticks = {"tickvals": list(range(0, len(labels), step)), "ticktext": labels[::step]}
+    columns = {"domain": [0, 0.7], "showgrid": False, "automargin": False}
+    rows = {"autorange": "reversed", "showgrid": False} | ticks
+    look = make_layout(make_axis("class") | columns, make_axis("client") | rows)
     if classes <= 10:
         look["xaxis"]["dtick"] = 1
     sizes = {"domain": [0.74, 1], "automargin": False, "rangemode": "tozero", "nticks": 4}

@@ -12,20 +12,13 @@ from coterie.core.errors import CheckpointError, CoterieError, DataError
 from coterie.engine.record import RoundEvent
 
 _T = TypeVar("_T")
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    "round": int,
-    "stage": str,
-    "cohort": list,
-    "lost": dict,
-    "rejected": dict,
-    "metrics": dict,
-    "bytes_up": int,
-    "bytes_down": int,
-    "evaluation_bytes_up": int,
-    "evaluation_bytes_down": int,
-    "seconds": (int, float),
-    "digest": str,
-    "states": str,
+_BYTES = ("bytes_up", "bytes_down", "evaluation_bytes_up", "evaluation_bytes_down")
+_KINDS: dict[type | tuple[type, ...], tuple[str, ...]] = {  # the fields of a round
+    int: ("round", *_BYTES),
+    str: ("stage", "digest", "states"),
+    list: ("cohort",),
+    dict: ("lost", "rejected", "metrics"),
+    (int, float): ("seconds",),
 }
 
 
@@ -98,14 +91,11 @@ def _parse_partition(text: str) -> PartitionSummary:
         Holder(str(c["name"]), int(c["train"]), int(c["test"]), tuple(map(int, c["classes"])))
         for c in content["clients"]
     )
-    for client in clients:
-        if len(client.classes) != classes:
-            raise ValueError(
-                f"client {client.name!r} counts {len(client.classes)} classes, not {classes}"
-            )
-    heterogeneity = _finite(content.get("heterogeneity") or {})
-    digest = str(content["digest"])
-    return PartitionSummary(str(content["dataset"]), digest, classes, clients, heterogeneity)
+    for name, counts in ((client.name, len(client.classes)) for client in clients):
+        if counts != classes:
+            raise ValueError(f"client {name!r} counts {counts} classes, not {classes}")
+    names = str(content["dataset"]), str(content["digest"])
+    return PartitionSummary(*names, classes, clients, _finite(content.get("heterogeneity") or {}))
 
 
 def _parse_metrics(text: str) -> tuple[tuple[RoundEvent, ...], tuple[str, ...]]:
@@ -134,9 +124,10 @@ def _parse_metrics(text: str) -> tuple[tuple[RoundEvent, ...], tuple[str, ...]]:
 
 def _check(event: RoundEvent) -> None:
     """Refuse a round whose values could not be drawn."""
-    for name, kind in _KINDS.items():
-        if not isinstance(value := getattr(event, name), kind):
-            raise ValueError(f"{name} is {value!r}")
+    for kind, names in _KINDS.items():
+        for name in names:
+            if not isinstance(value := getattr(event, name), kind):
+                raise ValueError(f"{name} is {value!r}")
     if not math.isfinite(event.seconds):
         raise ValueError(f"seconds is {event.seconds!r}")
 

@@ -1,17 +1,22 @@
-"""Points in the plane: representations brought there by t-SNE, a colour for every class."""
+"""Points in the plane: representations embedded by t-SNE, a colour for every class."""
 
-from dataclasses import dataclass
-from typing import Any
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from coterie.report.chart import Chart, make_axis, make_layout
+from coterie.report.chart import Chart, Plotly, make_axis, make_layout
 
 _NEIGHBOURS = 30  # t-SNE's perplexity, if there are enough points
-_PALETTE = ("@blue", "@orange", "@green", "@purple", "@gold", "@sky", "@brown", "@ink")
+PALETTE = ("@blue", "@orange", "@green", "@purple", "@gold", "@sky", "@brown", "@ink")
 _SYMBOLS = ("circle", "diamond", "square", "x", "cross", "triangle-up", "star", "hexagon")
-SIGNS = len(_PALETTE) * len(_SYMBOLS)  # that can be told apart
+_SIGNS = len(PALETTE) * len(_SYMBOLS)  # distinguishable ones
+_FILE = "embedding.npz"
+_SHOWN = 1000  # points; more take long and hide each other
+_FEWEST = 8
 
 
 @dataclass(frozen=True)
@@ -37,21 +42,13 @@ def embed_in_plane(vectors: np.ndarray) -> np.ndarray:
 
 def chart_points(shown: Scatter, meaning: str = "class", axes: tuple[str, str] = ("", "")) -> Chart:
     """Chart the points of one model; `meaning` is what their colours stand for."""
-    data: list[dict[str, Any]] = []
+    data: list[Plotly] = []
     for label in np.unique(shown.classes):
-        points = shown.points[shown.classes == label]
-        colour = _PALETTE[int(label) % len(_PALETTE)]
-        symbol = _SYMBOLS[int(label) // len(_PALETTE) % len(_SYMBOLS)]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": f"{meaning} {label}",
-                "x": np.round(points[:, 0].astype(float), 3).tolist(),
-                "y": np.round(points[:, 1].astype(float), 3).tolist(),
-                "marker": {"color": colour, "symbol": symbol, "size": 5},
-            }
-        )
+        x, y = np.round(shown.points[shown.classes == label].T.astype(float), 3).tolist()
+        colour = PALETTE[int(label) % len(PALETTE)]
+        symbol = _SYMBOLS[int(label) // len(PALETTE) % len(_SYMBOLS)]
+        trace = {"type": "scatter", "mode": "markers", "name": f"{meaning} {label}", "x": x, "y": y}
+        data.append(trace | {"marker": {"color": colour, "symbol": symbol, "size": 5}})
     look = make_layout(make_axis(axes[0]), make_axis(axes[1]))
     look["hovermode"] = "closest"
     for dimension, axis in enumerate(("xaxis", "yaxis")):
@@ -61,3 +58,34 @@ def chart_points(shown: Scatter, meaning: str = "class", axes: tuple[str, str] =
         edges = {"range": [low - margin, high + margin]}
         look[axis] |= {"showticklabels": False, "zeroline": False, **edges}
     return Chart(shown.name, data, look)
+
+
+def chart_embedding(folder: Path) -> tuple[list[Chart], str]:
+    """Chart `embedding.npz` and say a sentence about it; both are empty where there is none."""
+    if not (folder / _FILE).is_file():
+        return [], ""
+    try:
+        with (folder / _FILE).open("rb") as file, np.load(file) as held:
+            arrays = {name: held[name][:_SHOWN] for name in ("features", "class", "client")}
+            count = len(held["class"])
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return [], f"{_FILE} cannot be read and is not drawn."
+    features = arrays["features"]
+    alike = not np.isfinite(features).all() or np.ptp(features, axis=0).max(initial=0.0) == 0.0
+    if len(features) < _FEWEST or features.shape[1] < 2 or alike:
+        return [], f"{_FILE} has too few samples, or too much the same, for a picture."
+    shown = f"{len(features):,} of {count:,}" if len(features) < count else f"{count:,}"
+    text = (
+        f"t-SNE of what the final model makes of {shown} training samples ({_FILE}). Distances "
+        "between far points mean little."
+    )
+    return list(_chart_labels(embed_in_plane(features), arrays)), text
+
+
+def _chart_labels(points: np.ndarray, arrays: dict[str, np.ndarray]) -> Iterator[Chart]:
+    """Chart the points by class and by client, as far as there are signs for them."""
+    for name in ("class", "client"):
+        labels = arrays[name]
+        if len(np.unique(labels)) <= _SIGNS:
+            scatter = Scatter(f"Representations by {name}", points, labels, points)
+            yield replace(chart_points(scatter, name, ("t-SNE 1", "t-SNE 2")), height=420)

@@ -32,8 +32,7 @@ def list_losses(history: Sequence[RoundEvent]) -> Iterator[str]:
     for event in history:
         for kind, reasons in (("lost", event.lost), ("rejected", event.rejected)):
             for client, reason in reasons.items():
-                case = str(event.round + 1), client
-                groups.setdefault((kind, str(reason)), []).append(case)
+                groups.setdefault((kind, str(reason)), []).append((str(event.round + 1), client))
     skipped = [str(event.round + 1) for event in history if event.skipped]
     if not groups and not skipped:
         return
@@ -47,8 +46,7 @@ def list_losses(history: Sequence[RoundEvent]) -> Iterator[str]:
             for (kind, reason), cases in often
         ]
         yield format_table(rows, ("what", "reason", "times", "rounds", "clients"), number=2)
-    if len(groups) > _REASONS:
-        rest = len(groups) - _REASONS
+    if (rest := len(groups) - _REASONS) > 0:
         yield f'<p class="note">{rest:,} reasons that were rarer are left out.</p>'
 
 

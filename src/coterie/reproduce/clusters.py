@@ -1,4 +1,4 @@
-"""Counts the clusters of representations that can be told apart.
+"""Counts the clusters of representations that are distinguishable.
 
 MFCL's Figure 6 draws the representations of global models for three norms of its sensor, beside
 one client's images, and counts distinguishable clusters by eye. Here, with P the points of a panel
@@ -28,7 +28,7 @@ NEIGHBOURS, MOST = 10, 15
 
 @dataclass(frozen=True)
 class Clusters:
-    """What can be told apart in a panel."""
+    """What is distinguishable in a panel."""
 
     samples: int
     shares: Mapping[int, float]  # by class: nearest points of the same class
@@ -82,7 +82,7 @@ def count_by_silhouette(points: np.ndarray, most: int = MOST) -> int:
 
 
 def describe_clusters(panels: Mapping[str, Clusters], rows: Sequence[str]) -> str:
-    """Say what can be told apart, and whether that is more in the last row than in the others."""
+    """Say what is distinguishable, and whether that is more in the last row than in the others."""
     counts = [
         f"{name} {len(c.distinguishable)} of {len(c.shares)} ({c.silhouette} by silhouette)"
         for name, c in panels.items()

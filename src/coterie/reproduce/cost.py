@@ -12,20 +12,21 @@ numbers of one view's representation and E the epochs of the server, per client
 numbers, each of `bits` bits, each bit sent `code` times (an error-correcting code of rate 1/code).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from coterie.core import exact, seeds
+from coterie.core import exact, registry, seeds
 from coterie.core.bundle import Bundle
-from coterie.core.errors import ConfigError, RunFailed
+from coterie.core.errors import RunFailed
 from coterie.core.formatting import TextTable
 from coterie.core.task import METHOD
 from coterie.experiment import config as configuration
-from coterie.experiment.config import Config
 from coterie.experiment.prepare import given_data, make_player, prepare
 from coterie.experiment.tables import Tables
 from coterie.kit.networks import Nets
@@ -33,7 +34,7 @@ from coterie.kit.stages import plan_rounds
 from coterie.reproduce.plan import Study
 from coterie.reproduce.recipe import Cost
 from coterie.reproduce.scores import NONE, CellScore, Outcome
-from coterie.reproduce.tables import format_large
+from coterie.reproduce.tables import format_value
 from coterie.reproduce.verdicts import NOT, WITHIN
 
 CLOSE = 1.25  # a figure that is printed with one or two digits may be off by a quarter
@@ -51,46 +52,38 @@ class Leg:
     up: int  # bytes, without representations
     parameters: int  # trained numbers among what it sends
     pair: int = 0  # numbers of one sample's pair of representations
-    each: int = 0  # bytes of them, and of what goes with them
-
-    def bytes_up(self, samples: int) -> int:
-        """The number of bytes that a client with so many samples sends in a round."""
-        return self.up + samples * self.each
+    each: int = 0  # bytes of them, with their labels
 
 
-def legs(config: Config, cost: Cost) -> list[Leg]:
+def legs(config: configuration.Config, cost: Cost) -> list[Leg]:
     """Every stage in which clients have a part, counted on one client."""
     draw = seeds.generator(0, "cost")
     y = np.arange(max(_FEWEST, cost.classes)) % cost.classes
     x = draw.integers(0, 256, size=(len(y), *cost.shape), dtype=np.uint8)
-    small = {"steps": 1, "epochs": 1, "accumulate": 1, "batch_size": len(y)}
-    alone: Tables = {
-        "partition": {"kind": "iid"},
-        "local": small,
-        "data": {"limit": 0, "holdout": 0.0},
-    }
+    tasks = {"steps": 1, "epochs": 1, "accumulate": 1, "batch_size": len(y)}
+    data = {"limit": 0, "holdout": 0.0}
+    alone: Tables = {"partition": {"kind": "iid"}, "local": tasks, "data": data}
     tables = configuration.resolve(config.tables, alone)
     with TemporaryDirectory() as folder, exact.exact_arithmetic():
         given = given_data({"client": (x, y)}, (x, y), 0)
         experiment = prepare(tables, Path(folder), given)
         player, parts = make_player(experiment), experiment.parts
-        nets, server, counted = parts.nets(METHOD), parts.start(), dict[str, Leg]()
-        for stage, round in plan_rounds(parts.stages(METHOD), 1, config.run.seed):
-            if stage.cohort == "none":
-                continue
-            if stage.name in counted:
-                known = counted[stage.name]
-                counted[stage.name] = replace(known, rounds=known.rounds + 1)
-                continue
+        server, counted = parts.start(), list[Leg]()
+        planned = plan_rounds(parts.stages(METHOD), 1, config.run.seed)
+        rounds = Counter(stage.name for stage, _ in planned if stage.cohort != "none")
+        for name, count in rounds.items():
+            stage, round = next(pair for pair in planned if pair[0].name == name)
             try:
                 (reply,), account = player.rehearse(stage, round, server, [0])
             except RunFailed as error:
-                raise RunFailed(f"its stage {stage.name!r} cannot be counted: {error}") from error
-            counted[stage.name] = _leg(stage.name, account.bytes_down, reply.up, nets, len(y))
-        return list(counted.values())
+                raise RunFailed(f"its stage {name!r} cannot be counted: {error}") from error
+            sent = _count_upload(reply.up, parts.nets(METHOD), len(y))
+            counted.append(Leg(name, count, account.bytes_down, *sent))
+        return counted
 
 
-def _leg(stage: str, down: int, up: Bundle, nets: Nets, samples: int) -> Leg:
+def _count_upload(up: Bundle, nets: Nets, samples: int) -> tuple[int, int, int, int]:
+    """Count the fields of a `Leg` from `up` on."""
     blobs = list(up.blobs.values())
     trained = sum(
         tensor.numel()
@@ -100,60 +93,31 @@ def _leg(stage: str, down: int, up: Bundle, nets: Nets, samples: int) -> Leg:
     )
     heavy = sum(blob.nbytes for blob in blobs)
     numbers = sum(int(np.prod(blob.shape)) for blob in blobs if blob.dtype.startswith("float"))
-    small = up.nbytes() - heavy
-    return Leg(stage, 1, down, small, trained, numbers // samples, heavy // samples)
+    return up.nbytes() - heavy, trained, numbers // samples, heavy // samples
 
 
-@dataclass(frozen=True)
-class Count:
-    """How many numbers one method sends, per client."""
-
-    parameters: int  # P
-    rounds: int  # R
-    representations: int  # n d
-    epochs: int  # E
-
-    @classmethod
-    def of(cls, stages: Sequence[Leg], samples: int, epochs: int) -> "Count":
-        """Add up the legs of a client with so many samples."""
-        trained = [leg for leg in stages if leg.parameters]
-        pair = sum(leg.pair for leg in stages)
-        return cls(
-            max((leg.parameters for leg in trained), default=0),
-            sum(leg.rounds for leg in trained),
-            samples * pair // _VIEWS,
-            epochs,
-        )
-
-    @property
-    def training(self) -> int:
-        """How many numbers are sent in phase 1."""
-        return 2 * self.parameters * self.rounds
-
-
-Quantity = Callable[[Count, Cost], int]
-QUANTITIES: Mapping[str, Quantity] = {
-    "parameters": lambda c, by: c.parameters,
-    "round_bits": lambda c, by: 2 * c.parameters * by.sent,
-    "training_bits": lambda c, by: c.training * by.sent,
-    "representations": lambda c, by: c.representations,
-    "upload_bits": lambda c, by: c.representations * by.sent,
-    "pair_bits": lambda c, by: _VIEWS * c.representations * by.sent,
-    "total_bits": lambda c, by: by.clients * (c.training + c.representations) * by.sent,
-    "total_pair_bits": lambda c, by: (
-        by.clients * (c.training + _VIEWS * c.representations) * by.sent
-    ),
-    "total_epoch_bits": lambda c, by: (
-        by.clients * (c.training + _VIEWS * c.epochs * c.representations) * by.sent
-    ),
-}
+def count_quantities(stages: Sequence[Leg], by: Cost, epochs: int) -> dict[str, int]:
+    """Compute every quantity: `..._bits` are bits as they are sent, `total_...` of all clients."""
+    weights = max((leg.parameters for leg in stages), default=0)
+    rounds = sum(leg.rounds for leg in stages if leg.parameters)
+    view = by.samples * sum(leg.pair for leg in stages) // _VIEWS
+    training, bits = 2 * weights * rounds, by.bits * by.code
+    return {
+        "parameters": weights,
+        "round_bits": 2 * weights * bits,
+        "training_bits": training * bits,
+        "representations": view,
+        "upload_bits": view * bits,
+        "pair_bits": _VIEWS * view * bits,
+        "total_bits": by.clients * (training + view) * bits,
+        "total_pair_bits": by.clients * (training + _VIEWS * view) * bits,
+        "total_epoch_bits": by.clients * (training + _VIEWS * epochs * view) * bits,
+    }
 
 
 def count_study(study: Study) -> Outcome:
     """Count what the methods of a study send, beside the paper's numbers."""
-    by = study.recipe.cost
-    for cell in study.cells:
-        _check_quantity(study, cell.metric)
+    by, source = study.recipe.cost, study.recipe.source
     cells: dict[tuple[str, str], CellScore] = {}
     stages: dict[str, list[Leg]] = {}
     for cell in study.cells:
@@ -161,27 +125,15 @@ def count_study(study: Study) -> Outcome:
         config = study.config(cell, cell.points[0], 0)
         if row.name not in stages:
             stages[row.name] = legs(config, by)
-        count = Count.of(stages[row.name], by.samples, config.run.rounds)
-        value, printed = float(QUANTITIES[cell.metric](count, by)), row.value.get(column)
+        quantities = count_quantities(stages[row.name], by, config.run.rounds)
+        registry.check_known(f"{source}: measure = 'cost', metric", cell.metric, quantities)
+        value, printed = float(quantities[cell.metric]), row.value.get(column)
+        verdict = judge_printed(value, printed)
         cells[row.name, column] = CellScore(
-            row.name,
-            column,
-            seeds=1,
-            values=(value,),
-            mean=value,
-            paper=printed,
-            verdict=judge_printed(value, printed),
+            row.name, column, seeds=1, values=(value,), mean=value, paper=printed, verdict=verdict
         )
     outcome = Outcome(study, 0, 0, cells)
     return replace(outcome, tables=tuple(_build_tables(outcome, stages)))
-
-
-def _check_quantity(study: Study, metric: str) -> None:
-    if metric not in QUANTITIES:
-        raise ConfigError(
-            f"{study.recipe.source}: metric = {metric!r} is no quantity of measure = 'cost'; there "
-            f"are: {', '.join(QUANTITIES)}"
-        )
 
 
 def judge_printed(value: float, printed: float | None) -> str:
@@ -198,14 +150,15 @@ def judge_printed(value: float, printed: float | None) -> str:
 
 def _build_tables(outcome: Outcome, stages: Mapping[str, Sequence[Leg]]) -> Iterator[TextTable]:
     study, by = outcome.study, outcome.study.recipe.cost
-    rows = [row.name for row in study.rows]
+    rows, show = [row.name for row in study.rows], functools.partial(format_value, study.recipe)
     compared, uncoded = [], []
     for column in study.columns:
         scores = [outcome.cell(row, column.name) for row in rows]
-        values = [(_format(s.mean), _format(s.paper), s.verdict) for s in scores]
+        values = [(show(s.mean), show(s.paper), s.verdict) for s in scores]
         compared.append([column.name, *(text for texts in values for text in texts)])
         if (column.metric or study.recipe.metric).endswith("_bits"):
-            uncoded.append([column.name, *(_format(s.mean, by.code) for s in scores)])
+            means = [None if s.mean is None else s.mean / by.code for s in scores]
+            uncoded.append([column.name, *map(show, means)])
     head = ["", *(text for row in rows for text in (row, f"{row}, paper", "verdict"))]
     yield TextTable(f"{by.bits} bits a number, each sent {by.code} times", head, compared)
     if by.code > 1:
@@ -214,12 +167,8 @@ def _build_tables(outcome: Outcome, stages: Mapping[str, Sequence[Leg]]) -> Iter
     lines = []
     for row in rows:
         for leg in stages.get(row, ()):
-            up = leg.bytes_up(by.samples)
+            up = leg.up + by.samples * leg.each
             whole = by.clients * leg.rounds * (leg.down + up)
             numbers = [str(leg.rounds), *(f"{n:,}" for n in (leg.down, up, whole))]
             lines.append([row, leg.stage, *numbers])
     yield TextTable("As Coterie sends it", head, lines)
-
-
-def _format(value: float | None, divisor: int = 1) -> str:
-    return NONE if value is None else format_large(value / divisor)

@@ -1,7 +1,7 @@
 """Estimates how long a study takes here, measured on a few steps of one client.
 
 A method with rounds on the server alone is measured stage by stage: one client with few samples,
-and then with more, goes once through all stages. A round takes a + b n seconds: n are the samples
+and then with more, plays every stage once. A round takes a + b n seconds: n are the samples
 of a client, on the server those of all clients together.
 """
 
@@ -9,6 +9,7 @@ import json
 import math
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,12 +25,13 @@ from coterie.data.partition import Partition
 from coterie.engine.cohort import Invited, count_asked, count_invited
 from coterie.engine.spec import Parts
 from coterie.experiment import config as configuration
-from coterie.experiment.config import Config
 from coterie.experiment.prepare import Experiment, make_player, prepare
 from coterie.kit.stages import plan_rounds
-from coterie.reproduce.plan import Cell, Study, is_finished, locate_run
+from coterie.reproduce.plan import Study, is_finished
+from coterie.reproduce.runs import list_trials
+from coterie.reproduce.scores import Scores
 
-_FEW_SAMPLES, _MORE_SAMPLES = 48, 144  # of a client that goes through all stages
+_FEW_SAMPLES, _MORE_SAMPLES = 48, 144  # of a client that plays every stage
 ALONE = "none"  # the cohort of a round on the server alone
 _FEW, _MORE = 2, 6  # optimiser steps: what both take alike is not the steps'
 _TESTED = 500  # test samples that an evaluation is timed on
@@ -66,71 +68,48 @@ class Timing:
 
 def describe(study: Study, out: Path) -> Iterator[str]:
     """Say what every cell would run and how long that takes; nothing is written to `out`."""
-    timings: dict[str, Timing | str] = {}
-    seen: set[Path] = set()
-    total, known = 0.0, True
+    timings, seen = dict[str, Timing](), set[Path]()
+    trials, total, rest = list(list_trials(Scores(study), out)), 0.0, ""
     for cell in study.cells:
-        kept, runs, later = _count_runs(study, cell, out, seen)
-        facts = [counted(cell.seeds, "seed")]
-        if len(cell.points) > 1:
-            facts.append(f"{len(cell.points)} points of a grid")
-        if kept:
-            facts.append(f"{kept} kept")
+        own = [t for t in trials if (t.row, t.column) == (cell.row.name, cell.column.name)]
+        missing = {t.folder: t.config for t in own if not is_finished(t.folder)}
+        kept = len(own) - len(missing)
+        # Another column may read the same run.
+        runs = [config for folder, config in missing.items() if folder not in seen]
+        seen |= missing.keys()
+        later = cell.seeds - 1 if len(cell.points) > 1 else 0  # with the point that is chosen
+        grid = f"{len(cell.points)} points of a grid" if len(cell.points) > 1 else ""
+        facts = [counted(cell.seeds, "seed"), grid, f"{kept} kept" if kept else ""]
         if runs or later:
             facts.append(f"{len(runs) + later} to run")
             configs = runs or [study.config(cell, cell.points[0], 0)]
-            estimates = [estimate(config, timings) for config in configs]
-            if reasons := [each for each in estimates if isinstance(each, str)]:
-                known = False
-                facts.append(reasons[0])
-            else:
-                times = [each for each in estimates if isinstance(each, float)]
+            try:
+                times = [estimate(config, timings) for config in configs]
                 spent = sum(times[: len(runs)]) + later * sum(times) / len(times)
                 total += spent
                 facts.append(f"about {duration(spent)}")
+            except CoterieError as error:
+                away = isinstance(error, DataError)
+                facts.append("the data are not here" if away else f"cannot be estimated: {error}")
+                rest = ", and what cannot be estimated here"
         elif not kept:
             facts.append("read from the runs of another column")
-        yield f"{cell.name}: {', '.join(facts)}"
+        yield f"{cell.name}: {', '.join(filter(None, facts))}"
     yield from study.left_out
-    rest = "" if known else ", and what cannot be estimated here"
     yield f"in all about {duration(total)}{rest}; finished runs are kept in {out / 'cells'}"
 
 
-def _count_runs(
-    study: Study, cell: Cell, out: Path, seen: set[Path]
-) -> tuple[int, list[Config], int]:
-    """Count runs that are kept, list those to do, count those that follow the choice of a point."""
-    kept, runs = 0, []
-    alone = len(cell.points) == 1
-    for point in cell.points:
-        for seed in range(cell.seeds if alone else 1):
-            config = study.config(cell, point, seed)
-            folder = locate_run(out, config)
-            if is_finished(folder):
-                kept += 1
-            elif folder not in seen:  # another column may read the same run
-                seen.add(folder)
-                runs.append(config)
-    return kept, runs, 0 if alone else cell.seeds - 1
-
-
-def estimate(config: Config, timings: dict[str, Timing | str]) -> float | str:
-    """Estimate the seconds of a run, or say why not; `timings` keeps what was measured."""
+def estimate(config: configuration.Config, timings: dict[str, Timing]) -> float:
+    """Estimate the seconds of a run; `timings` keeps what was measured."""
     key = _make_key(config)
     with tempfile.TemporaryDirectory() as folder, exact.exact_arithmetic():
-        try:
-            experiment = prepare(config, Path(folder))
-            if key not in timings:
-                timings[key] = measure(config, Path(folder))
-        except DataError:
-            return "the data are not here"
-        except CoterieError as error:
-            return f"cannot be estimated: {error}"
-    timing = timings[key]
-    return timing if isinstance(timing, str) else add_up(experiment, timing)
+        experiment = prepare(config, Path(folder))
+        if key not in timings:
+            timings[key] = measure(experiment, Path(folder))
+    return add_up(experiment, timings[key])
 
 
-def _make_key(config: Config) -> str:
+def _make_key(config: configuration.Config) -> str:
     """Make a key that two runs share if their steps take the same time."""
     tables = config.tables
     local = {k: v for k, v in tables["local"].items() if k not in ("epochs", "steps", "lr")}
@@ -140,19 +119,18 @@ def _make_key(config: Config) -> str:
     return json.dumps([*chosen, tables["data"], tables["partition"], config.run.device])
 
 
-def measure(config: Config, folder: Path) -> Timing | str:
+def measure(experiment: Experiment, folder: Path) -> Timing:
     """Time a client's task with few and with more steps, and a pass over some test samples."""
-    whole = prepare(config, folder)
-    if any(stage.cohort == ALONE for stage in whole.parts.stages(METHOD)):
-        lines = measure_stages(whole, folder)
-        return lines if isinstance(lines, str) else Timing(0.0, 0.0, _per_sample(whole), lines)
+    config, sizes = experiment.config, experiment.partition.sizes()
+    client = sorted(sizes, key=lambda other: sizes[other])[len(sizes) // 2]
+    if any(stage.cohort == ALONE for stage in experiment.parts.stages(METHOD)):
+        lines = measure_stages(experiment, client, folder)
+        return Timing(0.0, 0.0, _per_sample(experiment), lines)
     players = {}
     for steps in (_FEW, _MORE):
         changes = {"local": {"steps": steps}, "run": {"rounds": max(config.run.rounds, 3)}}
         players[steps] = make_player(prepare(configuration.resolve(config.tables, changes), folder))
-    parts, sizes = players[_FEW].parts, whole.partition.sizes()
-    client = sorted(sizes, key=lambda other: sizes[other])[len(sizes) // 2]
-    server, stages = parts.start(), parts.stages(METHOD)
+    server, stages = players[_FEW].parts.start(), players[_FEW].parts.stages(METHOD)
     longest = max(stages, key=lambda stage: stage.rounds)
     planned = plan_rounds(stages, len(sizes), config.run.seed)
     rounds = [round for stage, round in planned if stage is longest]
@@ -161,21 +139,17 @@ def measure(config: Config, folder: Path) -> Timing | str:
         (reply,), _ = players[steps].rehearse(longest, round, server, [client])
         return reply.seconds
 
-    try:
-        for steps, round in zip((_FEW, _MORE), rounds, strict=False):
-            time_task(steps, round)  # warms up
-        few, more = time_task(_FEW, rounds[-1]), time_task(_MORE, rounds[-1])
-    except RunFailed as error:
-        return f"cannot be estimated: {error}"
+    for steps, round in zip((_FEW, _MORE), rounds, strict=False):
+        time_task(steps, round)  # warms up
+    few, more = time_task(_FEW, rounds[-1]), time_task(_MORE, rounds[-1])
     step = max((more - few) / (_MORE - _FEW), few / _FEW / 10)
-    return Timing(max(few - _FEW * step, 0.0), step, _per_sample(whole))
+    return Timing(max(few - _FEW * step, 0.0), step, _per_sample(experiment))
 
 
 def _per_sample(experiment: Experiment) -> float:
     """Measure the seconds to test one sample."""
     nets, count = experiment.parts.nets(METHOD), min(_TESTED, len(experiment.dataset.y_test))
-    net = nets.frozen("model", nets.weights(), {})
-    device = experiment.spec.device
+    net, device = nets.frozen("model", nets.weights(), {}), experiment.spec.device
     shard = DataShard(experiment.dataset, np.arange(0), np.arange(count), device=device)
     for _ in range(2):  # the first pass warms up
         start = time.perf_counter()
@@ -189,62 +163,49 @@ def _per_sample(experiment: Experiment) -> float:
 def add_up(experiment: Experiment, timing: Timing) -> float:
     """Add up a whole run: clients' work is shared by the workers, the server's is not."""
     config, shares = experiment.config, experiment.partition
-    sizes = shares.sizes()
-    workers = 1
-    if config.executor.kind == "processes":
-        workers = min(config.executor.workers or exact.cores(), len(sizes))
-    training = sum(
-        timing.task + timing.step * _count_steps(config, size) for size in sizes.values()
-    )
-    every, stages = config.evaluate.every, experiment.parts.stages(METHOD)
-    invited = count_invited(len(sizes), stages[-1], config.cohort.fraction) / len(sizes)
-    total = sum(stage.rounds for stage in stages)
+    sizes, stages = shares.sizes(), experiment.parts.stages(METHOD)
+    workers = min(config.executor.workers or exact.cores(), len(sizes))
+    workers = workers if config.executor.kind == "processes" else 1
+    every, total = config.evaluate.every, sum(stage.rounds for stage in stages)
     evaluations = math.ceil(total / every) if every else 1
-    times = {
-        where: sum(
-            1 if name in config.evaluate.last else evaluations
-            for name, evaluator in config.evaluators.items()
-            if evaluator.where == where
-        )
-        for where in ("server", "client")
-    }
+    times = Counter[str]()
+    for name, evaluator in config.evaluators.items():
+        times[evaluator.where] += 1 if name in config.evaluate.last else evaluations
     tests = len(experiment.dataset.y_test) + len(experiment.holdout)
     tested = timing.sample * tests * times["server"]
-    own = timing.sample * sum(map(len, shares.test.values()))
-    own *= times["client"]
+    own = timing.sample * sum(map(len, shares.test.values())) * times["client"]
     if experiment.parts.method.model(experiment.parts.start()) is None:
         # every client's own model is tested, by its worker
         own, tested = own + tested * len(sizes), 0.0
-    trained = config.run.rounds * invited * training / workers
     if timing.stages:
-        trained = add_up_stages(experiment, timing.stages, workers)
-    return trained + own / workers + tested
+        return add_up_stages(experiment, timing.stages, workers) + own / workers + tested
+    steps = sum(_count_steps(config, size) for size in sizes.values())
+    training = timing.task * len(sizes) + timing.step * steps
+    invited = count_invited(len(sizes), stages[-1], config.cohort.fraction) / len(sizes)
+    return (config.run.rounds * invited * training + own) / workers + tested
 
 
-def _count_steps(config: Config, samples: int) -> int:
+def _count_steps(config: configuration.Config, samples: int) -> int:
     """Count the optimiser steps of a client in a round."""
     local = config.local
     batches = len(cut(samples, local.batch_size, local.drop_last))
     return local.steps or local.epochs * -(-batches // local.accumulate)
 
 
-def measure_stages(experiment: Experiment, folder: Path) -> dict[str, Line] | str:
-    """Measure a round of every stage, or say why that is not possible."""
-    sizes = experiment.partition.sizes()
-    client = sorted(sizes, key=lambda one: sizes[one])[len(sizes) // 2]
-    measured: list[tuple[int, dict[str, float]]] = []
-    for number, samples in enumerate((_FEW_SAMPLES, _FEW_SAMPLES, _MORE_SAMPLES)):
-        seconds = _time_stages(experiment, client, samples, folder / f"estimate-{number}")
-        if isinstance(seconds, str):
-            return seconds
-        measured.append((min(samples, sizes[client]), seconds))
-    (few, less), (more, longer) = measured[1:]  # the first one warmed up
+def measure_stages(experiment: Experiment, client: int, folder: Path) -> dict[str, Line]:
+    """Measure a round of every stage on one client."""
+    size = experiment.partition.sizes()[client]
+    few, more = min(_FEW_SAMPLES, size), min(_MORE_SAMPLES, size)
+    _, less, longer = (  # the first one warms up
+        _time_stages(experiment, client, samples, folder / f"estimate-{number}")
+        for number, samples in enumerate((few, few, more))
+    )
     return {name: Line.through((few, less[name]), (more, longer[name])) for name in longer}
 
 
 def _time_stages(
     experiment: Experiment, client: int, samples: int, folder: Path
-) -> dict[str, float] | str:
+) -> dict[str, float]:
     """Time the first round of every stage, with one client of so many samples."""
     shares = experiment.partition
     shifts = {client: shares.shifts[client]} if client in shares.shifts else {}
@@ -252,9 +213,8 @@ def _time_stages(
     folder.mkdir()
     spec = replace(experiment.spec, folder=str(folder))
     player = make_player(replace(experiment, spec=spec, partition=alone, parts=Parts(spec)))
-    parts = player.parts
-    server, seconds = parts.start(), dict[str, float]()
-    for stage, round in plan_rounds(parts.stages(METHOD), 1, spec.seed):
+    server, seconds = player.parts.start(), dict[str, float]()
+    for stage, round in plan_rounds(player.parts.stages(METHOD), 1, spec.seed):
         if stage.name in seconds:
             continue
         cohort = Invited() if stage.cohort == ALONE else Invited((client,))
@@ -262,7 +222,7 @@ def _time_stages(
         played = player.round(METHOD, stage, round, server, cohort, Attempt())
         spent = time.perf_counter() - begin
         if played.server is None:
-            return f"cannot be estimated: {played.replies.first_problem()}"
+            raise RunFailed(played.replies.first_problem())
         server = played.server
         seconds[stage.name] = played.replies.seconds.get(client, spent)
     return seconds

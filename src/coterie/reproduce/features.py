@@ -35,10 +35,9 @@ from coterie.kit.stages import plan_rounds
 from coterie.report.page import format_figures, format_note, make_document
 from coterie.report.scatter import Scatter, chart_points, embed_in_plane
 from coterie.reproduce.clusters import NEIGHBOURS, count_clusters, describe_clusters
-from coterie.reproduce.recipe import Features
+from coterie.reproduce.recipe import Features, get_at_scale
 from coterie.reproduce.scores import Scores
 
-PAGE, ARRAYS, NUMBERS = "features.html", "features.npz", "features.json"
 GLOBAL = -1  # instead of a client
 _ABOUT_LOCAL = (
     "t-SNE of z by cosine, the panels of one method embedded together; colour and symbol are "
@@ -56,28 +55,10 @@ _ABOUT_GLOBAL = (
 class Panel:
     """The representations of some images under one model."""
 
-    row: str
-    client: int  # whose model and images; GLOBAL: the global model, on the test set
+    name: str
+    clients: np.ndarray  # whose each image is; GLOBAL: of the test set
     z: np.ndarray
     y: np.ndarray
-
-    @property
-    def name(self) -> str:
-        """Row and client, for people."""
-        client = "global" if self.client == GLOBAL else f"client {self.client + 1}"
-        return f"{self.row}, {client}"
-
-
-@dataclass(frozen=True)
-class _Picture:
-    """What is written: panels, and what is said about them."""
-
-    title: str
-    about: str
-    summary: str
-    numbers: Mapping[str, Any]
-    panels: Sequence[Scatter]
-    arrays: Mapping[str, np.ndarray]  # more about the points of all panels
 
 
 def write_features(scores: Scores, wanted: Features, folder: Path) -> str:
@@ -86,106 +67,101 @@ def write_features(scores: Scores, wanted: Features, folder: Path) -> str:
     Returns a sentence about the numbers.
     """
     run = [cell.row.name for cell in scores.study.cells]
-    rows = tuple(row for row in wanted.rows if row in run)
+    rows = [row for row in wanted.rows if row in run]
     if not rows:
         return f"there is no picture of features: none of {', '.join(wanted.rows)} was asked for"
-    draw = _draw_global if wanted.of == "global" else _draw_local
-    picture = draw(scores, replace(wanted, rows=rows))
-    body = (
-        f"<h1>{escape(picture.title)}</h1>",
-        f'<p class="soft">{escape(picture.summary)}</p>',
-        format_note(picture.about),
-        format_figures([chart_points(scatter) for scatter in picture.panels], "charts small"),
-    )
-    page = make_document(picture.title.lower(), "\n".join(body))
-    replace_durably(folder / PAGE, page.encode())
-    replace_durably(folder / NUMBERS, (json.dumps(picture.numbers, indent=1) + "\n").encode())
-    arrays = {
-        **picture.arrays,
-        "classes": np.concatenate([p.classes for p in picture.panels]),
-        "panels": np.concatenate(
-            [np.full(len(p.classes), i) for i, p in enumerate(picture.panels)]
-        ),
-        "names": np.array([p.name for p in picture.panels]),
-        "places": np.concatenate([p.points for p in picture.panels]),
+    groups = _list_groups(scores, wanted, rows)
+    panels = [panel for group in groups for panel in group]
+    shown = [scatter for group in groups for scatter in embed(group)]
+    arrays = {"clients": np.concatenate([panel.clients for panel in panels])}
+    numbers: Mapping[str, Any]
+    if wanted.of == "global":
+        title, about = "Clusters of global models", _ABOUT_GLOBAL
+        counts = {p.name: count_clusters(p.points, p.classes) for p in shown}
+        summary = describe_clusters(counts, rows if scores.study.scale != "smoke" else ())
+        numbers = {name: clusters.to_json() for name, clusters in counts.items()}
+    else:
+        title, about = "Features of local models", _ABOUT_LOCAL
+        numbers = {row: measure_agreement(group) for row, group in zip(rows, groups, strict=True)}
+        summary = describe_agreement(numbers)
+        arrays["features"] = np.concatenate([panel.z for panel in panels])
+    arrays |= {
+        "classes": np.concatenate([panel.y for panel in panels]),
+        "panels": np.repeat(np.arange(len(panels)), [len(panel.y) for panel in panels]),
+        "names": np.array([panel.name for panel in panels]),
+        "places": np.concatenate([scatter.points for scatter in shown]),
     }
+    body = (
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="soft">{escape(summary)}</p>',
+        format_note(about),
+        format_figures([chart_points(scatter) for scatter in shown], "charts small"),
+    )
+    replace_durably(
+        folder / "features.html", make_document(title.lower(), "\n".join(body)).encode()
+    )
+    replace_durably(folder / "features.json", (json.dumps(numbers, indent=1) + "\n").encode())
     file = io.BytesIO()
     np.savez(file, **arrays)  # type: ignore[arg-type]
-    replace_durably(folder / ARRAYS, file.getvalue())
-    return picture.summary
+    replace_durably(folder / "features.npz", file.getvalue())
+    return summary
 
 
-def _draw_local(scores: Scores, wanted: Features) -> _Picture:
-    """Draw every row's local and global models in one plane."""
-    samples = wanted.samples_at(scores.study.scale)
-    shown, numbers = list[Scatter](), dict[str, Mapping[str, float]]()
-    drawn = list[Panel]()
-    for row in wanted.rows:
-        panels = _make_panels(scores, row, wanted.clients, samples)
-        points = embed(panels)
-        together = np.concatenate(points)
-        shown += [
-            Scatter(p.name, own, p.y, together) for p, own in zip(panels, points, strict=True)
-        ]
-        numbers[row] = measure_agreement(panels)
-        drawn += panels
-    arrays = {
-        "features": np.concatenate([p.z for p in drawn]),
-        "clients": np.concatenate([np.full(len(p.y), p.client) for p in drawn]),
-    }
-    summary = describe_agreement(numbers)
-    return _Picture("Features of local models", _ABOUT_LOCAL, summary, numbers, shown, arrays)
-
-
-def _draw_global(scores: Scores, wanted: Features) -> _Picture:
-    """Draw every row's global model on training images of all clients, in a plane of its own."""
-    scale = scores.study.scale
-    samples = wanted.samples_at(scale)
-    shown, clients = list[Scatter](), list[np.ndarray]()
-
-    def add(name: str, vectors: np.ndarray, y: np.ndarray, owners: np.ndarray) -> None:
-        points = embed_in_plane(vectors)
-        shown.append(Scatter(name, points, y, points))
-        clients.append(owners)
-
-    for row in wanted.rows:
+def _list_groups(scores: Scores, wanted: Features, rows: Sequence[str]) -> list[list[Panel]]:
+    """Project images under the models of every row; each group has a plane of its own."""
+    samples = get_at_scale(wanted, "samples", scores.study.scale)
+    groups = list[list[Panel]]()
+    for row in rows:
         config, folder = find_run(scores, row)
         with TemporaryDirectory() as scratch, exact.exact_arithmetic():
             experiment = prepare(config, Path(scratch))
-            train = experiment.partition.train
-            if wanted.raw and not shown:
-                first = wanted.clients[0]
-                drawn = seeds.generator(0, "raw").permutation(train[first])[:samples]
-                images = np.asarray(experiment.dataset.x_train[drawn], np.float32)
-                labels = np.asarray(experiment.dataset.y_train[drawn])
-                flat, owners = images.reshape(len(drawn), -1), np.full(len(drawn), first)
-                add(f"images of client {first + 1}", flat, labels, owners)
-            if not (folder / MODEL).is_file():
-                raise RunFailed(f"{row} has no global model to take features from")
-            owners = np.concatenate([np.full(len(rows), who) for who, rows in train.items()])
-            rows = np.concatenate(list(train.values()))
-            drawn = seeds.generator(0, "clusters").permutation(len(rows))[:samples]
-            z, y = project(experiment, load_file(folder / MODEL), rows[drawn], test=False)
-        add(row, z, y, owners[drawn])
-    counts = {p.name: count_clusters(p.points, p.classes) for p in shown}
-    summary = describe_clusters(counts, wanted.rows if scale != "smoke" else ())
-    numbers = {name: clusters.to_json() for name, clusters in counts.items()}
-    arrays = {"clients": np.concatenate(clients)}
-    return _Picture("Clusters of global models", _ABOUT_GLOBAL, summary, numbers, shown, arrays)
+            if wanted.of == "local":
+                groups.append(_project_local(experiment, folder, row, wanted.clients, samples))
+                continue
+            if wanted.raw and not groups:
+                groups.append([_take_images(experiment, wanted.clients[0], samples)])
+            groups.append([_project_global(experiment, folder, row, samples)])
+    return groups
 
 
-def _make_panels(scores: Scores, row: str, clients: Sequence[int], samples: int) -> list[Panel]:
-    """Make a panel for the local model of every client, and for the global one if there is one."""
-    config, folder = find_run(scores, row)
-    with TemporaryDirectory() as scratch, exact.exact_arithmetic():
-        experiment = prepare(config, Path(scratch))
-        models = dict(local_models(experiment, folder, clients))
-        if (folder / MODEL).is_file():
-            models[GLOBAL] = load_file(folder / MODEL)
-        return [
-            _make_panel(experiment, row, client, weights, samples)
-            for client, weights in models.items()
-        ]
+def _project_local(
+    experiment: Experiment, folder: Path, row: str, clients: Sequence[int], samples: int
+) -> list[Panel]:
+    """Project clients' images under their local models, and test images under the global one."""
+    models = local_models(experiment, folder, clients)
+    if (folder / MODEL).is_file():
+        models[GLOBAL] = load_file(folder / MODEL)
+    panels = []
+    for client, weights in models.items():
+        test = client == GLOBAL
+        tests = np.arange(len(experiment.dataset.y_test))
+        rows = tests if test else experiment.partition.train[client]
+        drawn = seeds.generator(0, "features", client=client + 1).permutation(rows)[:samples]
+        name = f"{row}, {'global' if test else f'client {client + 1}'}"
+        owners = np.full(len(drawn), client)
+        panels.append(Panel(name, owners, *project(experiment, weights, drawn, test)))
+    return panels
+
+
+def _project_global(experiment: Experiment, folder: Path, row: str, samples: int) -> Panel:
+    """Project training images of all clients under the global model."""
+    if not (folder / MODEL).is_file():
+        raise RunFailed(f"{row} has no global model to take features from")
+    train = experiment.partition.train
+    owners = np.repeat(list(train), [len(rows) for rows in train.values()])
+    rows = np.concatenate(list(train.values()))
+    drawn = seeds.generator(0, "clusters").permutation(len(rows))[:samples]
+    projected = project(experiment, load_file(folder / MODEL), rows[drawn], test=False)
+    return Panel(row, owners[drawn], *projected)
+
+
+def _take_images(experiment: Experiment, client: int, samples: int) -> Panel:
+    """Take images of a client as they are."""
+    rows = experiment.partition.train[client]
+    drawn = seeds.generator(0, "raw").permutation(rows)[:samples]
+    images = np.asarray(experiment.dataset.x_train[drawn], np.float32).reshape(len(drawn), -1)
+    labels = np.asarray(experiment.dataset.y_train[drawn])
+    return Panel(f"images of client {client + 1}", np.full(len(drawn), client), images, labels)
 
 
 def find_run(scores: Scores, row: str) -> tuple[Config, Path]:
@@ -200,7 +176,7 @@ def find_run(scores: Scores, row: str) -> tuple[Config, Path]:
 
 def local_models(
     experiment: Experiment, folder: Path, clients: Sequence[int]
-) -> Mapping[int, Tensors]:
+) -> dict[int, Tensors]:
     """Load the clients' own models, or train the final global model on their data."""
     partition = experiment.partition
     for client in clients:
@@ -208,66 +184,51 @@ def local_models(
             raise ConfigError(f"features.clients = {client}: there is no such client")
     if experiment.parts.method.has("personal"):
         return {c: load_file(folder / "personal" / partition.file_name(c)) for c in clients}
-    return {client: _trained(experiment, folder, client) for client in clients}
-
-
-def _trained(experiment: Experiment, folder: Path, client: int) -> Tensors:
-    """Train the final global model on a client's data, in a round like the last."""
     kept = CheckpointStore(folder).load_newest()
     if kept is None:
         raise RunFailed(f"{folder} holds no checkpoint")
-    stages, clients = experiment.parts.stages(METHOD), len(experiment.partition.clients)
-    stage, round = plan_rounds(stages, clients, experiment.config.run.seed)[-1]
-    (reply,), _ = make_player(experiment).rehearse(stage, round, kept[0], [client])
-    return reply.up["model"]
-
-
-def _make_panel(
-    experiment: Experiment, row: str, client: int, weights: Tensors, samples: int
-) -> Panel:
-    """Project a seeded sample of a client's training images, or of the test set."""
-    tests = np.arange(len(experiment.dataset.y_test))
-    rows = tests if client == GLOBAL else experiment.partition.train[client]
-    drawn = seeds.generator(0, "features", client=client + 1).permutation(rows)[:samples]
-    return Panel(row, client, *project(experiment, weights, drawn, test=client == GLOBAL))
+    stages, player = experiment.parts.stages(METHOD), make_player(experiment)
+    # A round like the last, with the final model.
+    stage, round = plan_rounds(stages, len(partition.clients), experiment.config.run.seed)[-1]
+    replies = (player.rehearse(stage, round, kept[0], [client])[0][0] for client in clients)
+    return {reply.client: reply.up["model"] for reply in replies}
 
 
 def project(
     experiment: Experiment, weights: Tensors, rows: np.ndarray, test: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute z of some training or test images under a model; also return their classes."""
-    dataset, nobody = experiment.dataset, np.empty(0, dtype=np.int64)
+    dataset, nets = experiment.dataset, experiment.parts.nets(METHOD)
     if not test:
         dataset = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train)
-    shard = DataShard(dataset, nobody, rows)
-    net = experiment.parts.nets(METHOD).frozen("model", weights, {})
+    shard = DataShard(dataset, np.empty(0, dtype=np.int64), rows)
+    net = nets.frozen("model", weights, {})
     with experiment.parts.kernels():
         parts = [(net(batch).z, batch.y) for batch in shard.sweep(test=True)]
     z, y = (torch.cat(tensors).numpy() for tensors in zip(*parts, strict=True))
-    experiment.parts.nets(METHOD).release()
+    nets.release()
     return z, y
 
 
-def embed(panels: Sequence[Panel]) -> list[np.ndarray]:
-    """Embed the panels of a row in one plane by t-SNE."""
-    ends = np.cumsum([len(panel.y) for panel in panels])
-    return np.split(embed_in_plane(np.concatenate([panel.z for panel in panels])), ends[:-1])
+def embed(panels: Sequence[Panel]) -> list[Scatter]:
+    """Embed panels in one plane by t-SNE."""
+    together = embed_in_plane(np.concatenate([panel.z for panel in panels]))
+    parts = np.split(together, np.cumsum([len(panel.y) for panel in panels])[:-1])
+    return [Scatter(p.name, own, p.y, together) for p, own in zip(panels, parts, strict=True)]
 
 
 def measure_agreement(panels: Sequence[Panel]) -> dict[str, float]:
     """Average the cosine of class means of two local models: same class, other class."""
-    local = [panel for panel in panels if panel.client != GLOBAL]
-    same: list[float] = []
-    other: list[float] = []
-    for first, second in pairwise(local):
-        ours, theirs = _directions(first), _directions(second)
+    local = [_find_directions(panel) for panel in panels if GLOBAL not in panel.clients]
+    cosines: dict[str, list[float]] = {"same class": [], "other class": []}
+    for ours, theirs in pairwise(local):
         for a, b in product(ours, theirs):
-            (same if a == b else other).append(float(ours[a] @ theirs[b]))
-    cosines = {"same class": same, "other class": other}
+            cosines["same class" if a == b else "other class"].append(float(ours[a] @ theirs[b]))
     return {name: fmean(values) for name, values in cosines.items() if values}
 
 
-def _directions(panel: Panel) -> dict[int, np.ndarray]:
+def _find_directions(panel: Panel) -> dict[int, np.ndarray]:
+    """Find the direction of the mean of every class."""
     means = {int(k): panel.z[panel.y == k].mean(axis=0) for k in np.unique(panel.y)}
     return {k: mean / max(float(np.linalg.norm(mean)), 1e-12) for k, mean in means.items()}
 
@@ -279,13 +240,9 @@ def describe_agreement(numbers: Mapping[str, Mapping[str, float]]) -> str:
         for row, cosines in numbers.items()
     ]
     text = f"mean cosine between two clients' class means: {'; '.join(rows)}."
-    gaps = {
-        row: cosines["same class"] - cosines["other class"]
-        for row, cosines in numbers.items()
-        if len(cosines) == 2  # two clients may have no class in common
-    }
-    if len(gaps) < len(numbers) or len(gaps) < 2:
-        return text
+    if len(numbers) < 2 or any(len(cosines) < 2 for cosines in numbers.values()):
+        return text  # two clients may have no class in common
+    gaps = {row: c["same class"] - c["other class"] for row, c in numbers.items()}
     last, *others = reversed(gaps)
     verdict = "holds" if all(gaps[last] > gaps[row] for row in others) else "does not hold"
     return (

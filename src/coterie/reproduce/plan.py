@@ -12,10 +12,9 @@ import torch
 from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.experiment import config as configuration
-from coterie.experiment.config import Config
 from coterie.experiment.run import REPORT
 from coterie.experiment.tables import Tables, by_table, shipped, tables_of
-from coterie.reproduce.recipe import Column, Recipe, Row, Scale
+from coterie.reproduce.recipe import Column, Grid, Recipe, Row, Scale, get_at_scale
 
 HELD = 0.1  # the share of the training samples that is set aside to choose the point of a grid
 _SHORT = 12
@@ -30,10 +29,6 @@ class Point:
     setting: str
     method: str
     overrides: Tables
-
-    def config(self, seed: int) -> Config:
-        """Resolve its configuration; seeds are counted from 0, which is the setting's own."""
-        return configuration.method_config(self.method, self.setting, self.overrides, seed)
 
 
 @dataclass(frozen=True)
@@ -66,7 +61,7 @@ class Study:
     rows: tuple[Row, ...] = ()
     seeds: int | None = None  # of all rows, where the user asked for a number
     asked: Mapping[str, Sequence[str]] = field(default_factory=dict)  # the user's rows and columns
-    _configs: dict[tuple[str, str, str, int], Config] = field(default_factory=dict)
+    _configs: dict[tuple[str, str, str, int], configuration.Config] = field(default_factory=dict)
 
     @property
     def folder(self) -> str:
@@ -77,11 +72,6 @@ class Study:
     def title(self) -> str:
         """The title of its pages."""
         return f"{self.recipe.name}, {self.scale} scale"
-
-    @property
-    def note(self) -> str:
-        """The recipe's note on the scale."""
-        return self.recipe.scales[self.scale].note
 
     @property
     def command(self) -> str:
@@ -103,23 +93,21 @@ class Study:
 
     def cell(self, row: str, column: str) -> Cell | None:
         """Find the cell of a row and a column; None where it is not in the study."""
-        for cell in self.cells:
-            if (cell.row.name, cell.column.name) == (row, column):
-                return cell
-        return None
+        return next((c for c in self.cells if (c.row.name, c.column.name) == (row, column)), None)
 
-    def config(self, cell: Cell, point: Point, seed: int) -> Config:
-        """Resolve a configuration, once."""
+    def config(self, cell: Cell, point: Point, seed: int) -> configuration.Config:
+        """Resolve a configuration, once; seeds are counted from 0, which is the setting's own."""
         key = (cell.row.name, cell.column.name, point.name, seed)
         if key not in self._configs:
+            source = point.method, point.setting, point.overrides
             try:
-                self._configs[key] = point.config(seed)
+                self._configs[key] = configuration.method_config(*source, seed)
             except ConfigError as error:
                 raise ConfigError(f"{self.recipe.source}: {cell.name}: {error}") from error
         return self._configs[key]
 
 
-def locate_run(out: Path, config: Config) -> Path:
+def locate_run(out: Path, config: configuration.Config) -> Path:
     """Return the folder of a configuration's run, the same for all recipes: none is run twice."""
     method = re.sub(r"[^A-Za-z0-9.-]+", "-", config.tables["method"]["name"])
     return out / "cells" / f"{method}-{config.hash()[:_SHORT]}"
@@ -138,10 +126,7 @@ def make_study(
     `gpu` says whether there is one; by default torch is asked. `seeds` is for all rows.
     """
     gpu = torch.cuda.is_available() if gpu is None else gpu
-    if scale not in recipe.scales:
-        known = list(recipe.scales)
-        hint = registry.nearest(scale, known) or f"; there are: {', '.join(known)}"
-        raise ConfigError(f"{recipe.source} has no scale {scale!r}{hint}")
+    registry.check_known(f"{recipe.source}: scale", scale, recipe.scales)
     settings = recipe.scales[scale]
     rows = [r for r in recipe.rows if scale in r.scales and r.name in (settings.rows or [r.name])]
     wanted = [
@@ -155,38 +140,30 @@ def make_study(
     held_out = (settings.choose or recipe.choose) == "holdout"
     if held_out:  # in all cells, so that all rows train on the same data
         common = _merge({"data": {"holdout": HELD}}, common)
-    cells = tuple(
-        Cell(
-            row,
-            column,
-            tuple(_list_points(recipe, settings, scale, row, column, common)),
-            seeds or getattr(column, f"seeds_{scale}") or row.seeds_at(scale) or settings.seeds,
-            metric := row.metric or column.metric or recipe.metric,
-            f"holdout_{metric}" if held_out else metric,
-        )
-        for column in columns
-        for row in rows
-    )
-    study = Study(recipe, scale, cells, left_out, tuple(columns), tuple(rows), seeds)
+    cells = []
+    for column, row in itertools.product(columns, rows):
+        points = tuple(_list_points(recipe, settings, scale, row, column, common))
+        own = get_at_scale(column, "seeds", scale) or get_at_scale(row, "seeds", scale)
+        metric = row.metric or column.metric or recipe.metric
+        by = f"holdout_{metric}" if held_out else metric
+        cells.append(Cell(row, column, points, seeds or own or settings.seeds, metric, by))
+    study = Study(recipe, scale, tuple(cells), left_out, tuple(columns), tuple(rows), seeds)
     for cell in cells:
         for point in cell.points:
             _check(study, cell, study.config(cell, point, 0))
     return study
 
 
-def _check(study: Study, cell: Cell, config: Config) -> None:
+def _check(study: Study, cell: Cell, config: configuration.Config) -> None:
     """Refuse what would otherwise only show after the run."""
     at, rounds, features = cell.column.at, config.run.rounds, study.recipe.features
+    source, clients = study.recipe.source, config.tables["partition"].get("clients")
     if at is not None and at > rounds:
-        raise ConfigError(
-            f"{study.recipe.source}: {cell.name}: at = {at} is beyond its {rounds} rounds"
-        )
-    clients = config.tables["partition"].get("clients")
-    if features is not None and clients is not None and max(features.clients) >= clients:
-        raise ConfigError(
-            f"{study.recipe.source}: features.clients = {max(features.clients)}, but there are "
-            f"{clients} clients, counted from 0"
-        )
+        raise ConfigError(f"{source}: {cell.name}: at = {at} is beyond its {rounds} rounds")
+    last = max(features.clients) if features else -1
+    if clients is not None and last >= clients:
+        said = f"features.clients = {last}, but there are {clients} clients, counted from 0"
+        raise ConfigError(f"{source}: {said}")
 
 
 def _list_points(
@@ -198,12 +175,11 @@ def _list_points(
     if row.afresh and column.at is not None:
         changes.append({"run": {"rounds": column.at}})
     setting = settings.base or column.base or recipe.base
-    grid = row.grid_at(scale)
+    grid: Grid = get_at_scale(row, "grid", scale)
     for values in itertools.product(*grid.values()):
         choice = dict(zip(grid, values, strict=True))
-        yield Point(
-            _format_changes(choice), setting, row.config, _merge(*changes, by_table(choice))
-        )
+        overrides = _merge(*changes, by_table(choice))
+        yield Point(_format_changes(choice), setting, row.config, overrides)
 
 
 def _merge(*layers: Mapping[str, Mapping[str, Any]]) -> Tables:
@@ -230,19 +206,12 @@ def select(study: Study, rows: Iterable[str], columns: Iterable[str], out: Path)
     texts = {"rows": tuple(rows), "columns": tuple(columns)}
     if not any(texts.values()):
         return study
-    planned = {"rows": [r.name for r in study.rows], "columns": [c.name for c in study.columns]}
-    existing = {
-        "rows": [row.name for row in study.recipe.rows],
-        "columns": [column.name for column in study.recipe.columns],
-    }
-    asked = {
-        key: _find_names(key, texts[key], planned[key], existing[key], study.scale) for key in texts
-    }
-    wanted = {key: asked[key] or planned[key] for key in asked}
-    wanted["rows"] = [*wanted["rows"], study.recipe.reference]
+    asked = {key: _find_names(study, key, options) for key, options in texts.items()}
+    wanted = [*asked["rows"], study.recipe.reference]
     cells = []
     for cell in study.cells:
-        if cell.row.name in wanted["rows"] and cell.column.name in wanted["columns"]:
+        chosen = not asked["rows"] or cell.row.name in wanted
+        if chosen and cell.column.name in (asked["columns"] or [cell.column.name]):
             cells.append(cell)
         elif seeds := _count_finished_seeds(study, cell, out):
             cells.append(replace(cell, seeds=seeds, asked=False))
@@ -267,17 +236,17 @@ def _count_finished_seeds(study: Study, cell: Cell, out: Path) -> int:
     return next((n for n in range(1, cell.seeds) if not any(finished(n))), cell.seeds)
 
 
-def _find_names(
-    key: str, texts: Iterable[str], planned: Sequence[str], existing: Sequence[str], scale: str
-) -> tuple[str, ...]:
+def _find_names(study: Study, key: str, texts: Iterable[str]) -> tuple[str, ...]:
     """Read the names in an option's texts, each of which may hold several; in table order."""
+    planned = [part.name for part in getattr(study, key)]
+    existing = [part.name for part in getattr(study.recipe, key)]
     names = {name for text in texts for name in _split_names(text, existing)}
     for name in sorted(names - set(planned)):
-        there = f"there are: {', '.join(planned)}"
+        there = f"; there are: {', '.join(planned)}"
+        problem = f"is not known{registry.nearest(name, existing) or there}"
         if name in existing:
-            raise ConfigError(f"--{key}: {name!r} is not run here at the {scale} scale; {there}")
-        hint = registry.nearest(name, existing) or f"; {there}"
-        raise ConfigError(f"--{key}: {name!r} is not known{hint}")
+            problem = f"is not run here at the {study.scale} scale{there}"
+        raise ConfigError(f"--{key}: {name!r} {problem}")
     return tuple(name for name in planned if name in names)
 
 
@@ -289,7 +258,7 @@ def _split_names(text: str, existing: Sequence[str]) -> list[str]:
         lengths = (n for n in range(len(parts), 0, -1) if ", ".join(parts[:n]) in existing)
         length = next(lengths, 1)
         names.append(", ".join(parts[:length]))
-        parts = parts[length:]
+        del parts[:length]
     return names
 
 
@@ -301,7 +270,10 @@ def describe_changes(study: Study) -> Iterator[str]:
     groups += [(row.name, [k for k in rest if k[0] == row.name]) for row in study.rows]
     groups += [(", ".join(key), [key]) for key in rest]
     for name, keys in groups:
-        if common := _intersect([rest[key] for key in keys]):
+        changes = [rest[key] for key in keys] or [{}]
+        shared = [k for k in changes[0] if all(k in c and c[k] == changes[0][k] for c in changes)]
+        common = {key: changes[0][key] for key in shared}
+        if common:
             yield f"{name}: {_format_changes(common)}"
         for key in keys:
             rest[key] = {k: v for k, v in rest[key].items() if k not in common}
@@ -314,30 +286,19 @@ def _find_changes(study: Study, cell: Cell) -> dict[str, Any]:
     named = f"{config.data.name}/{point.method}"
     source = named if named in shipped() else point.setting
     base = configuration.load(source, _permissions(config, source)).tables
-    grid = cell.row.grid_at(study.scale)
+    grid = get_at_scale(cell.row, "grid", study.scale)
     return {
         f"{table}.{key}": value
         for table, values in config.tables.items()
         for key, value in values.items()
-        if table not in _UNMENTIONED
-        and f"{table}.{key}" not in grid
-        and (key not in base[table] or base[table][key] != value)
+        if table not in _UNMENTIONED and f"{table}.{key}" not in grid
+        if key not in base[table] or base[table][key] != value
     }
 
 
-def _permissions(config: Config, source: str) -> Tables:
+def _permissions(config: configuration.Config, source: str) -> Tables:
     """The user's consent to what may be shared, without which the shipped file is refused."""
     method = config.tables["method"]
     if tables_of(source).get("method", {}).get("name") != method["name"]:
         return {}
     return {"method": {key: value for key, value in method.items() if key.startswith("share_")}}
-
-
-def _intersect(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The keys that all of them have, with the same value."""
-    first, *others = tables or [{}]
-    return {
-        key: value
-        for key, value in first.items()
-        if all(key in other and other[key] == value for other in others)
-    }

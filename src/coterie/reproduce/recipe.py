@@ -4,7 +4,8 @@ A row is a method, a column a setting; a scale says how much of the table is run
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -21,7 +22,6 @@ Target = PositiveShare | Literal["reference"]  # an accuracy, or the final one o
 Choice = Literal["test", "holdout"]
 ScaleName = Literal["paper", "laptop", "smoke"]
 SCALES: tuple[ScaleName, ...] = ("paper", "laptop", "smoke")
-Measure = Literal["accuracy", "time", "cost"]
 Kind = Literal[
     "above", "not-above", "faster", "closer", "monotone", "peak", "gap-shrinks", "falls", "times"
 ]
@@ -91,16 +91,6 @@ class Row:
     seconds: dict[str, Positive] = field(default_factory=dict)
     scales: tuple[ScaleName, ...] = SCALES
 
-    def seeds_at(self, scale: str) -> int | None:
-        """The number of seeds that the row asks for at a scale, if it does."""
-        own: int | None = getattr(self, f"seeds_{scale}")
-        return own or self.seeds
-
-    def grid_at(self, scale: str) -> Grid:
-        """The grid of values that the row tries at a scale."""
-        own: Grid | None = getattr(self, f"grid_{scale}")
-        return self.grid if own is None else own
-
 
 @dataclass(frozen=True)
 class Claim:
@@ -127,10 +117,6 @@ class Features:
     samples: PositiveCount = 400  # images of each panel, at most
     samples_smoke: PositiveCount = 60
 
-    def samples_at(self, scale: str) -> int:
-        """The number of images in a panel at a scale."""
-        return self.samples_smoke if scale == "smoke" else self.samples
-
 
 @dataclass(frozen=True)
 class Cost:
@@ -143,15 +129,10 @@ class Cost:
     bits: PositiveCount = 32  # of a number
     code: PositiveCount = 1  # how often every bit is sent: 3 for a code of rate 1/3
 
-    @property
-    def sent(self) -> int:
-        """The number of bits sent for one number."""
-        return self.bits * self.code
-
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe file: what stands above its tables, and the tables."""
+    """A recipe file: its top-level keys, and its tables."""
 
     name: str
     source: str  # as the user named it
@@ -160,7 +141,7 @@ class Recipe:
     reference: str
     base: str
     unit: Literal["fraction", "percent"] = "fraction"
-    measure: Measure = "accuracy"
+    measure: Literal["accuracy", "time", "cost"] = "accuracy"
     metric: str = "accuracy"
     choose: Choice = "test"
     scales: Mapping[str, Scale] = field(default_factory=dict)
@@ -170,29 +151,21 @@ class Recipe:
     features: Features | None = None
     cost: Cost = field(default_factory=Cost)
 
-    def row(self, name: str) -> Row:
-        """Find a row by its name."""
-        return next(row for row in self.rows if row.name == name)
-
     def to_fraction(self, printed: float) -> float:
         """Convert an accuracy from the unit of the paper to a fraction."""
         return printed / 100 if self.unit == "percent" else printed
 
 
+_KEYS = ("paper", "about", "reference", "base", "unit", "measure", "metric", "choose")
 _TABLES = ("scale", "column", "row", "claim", "features", "cost")
-_MADE = (
-    "name",
-    "source",
-    "scales",
-    "columns",
-    "rows",
-    "claims",
-)  # fields that are no key of a file
-_KEYS = [f.name for f in fields(Recipe) if f.name not in (*_MADE, *_TABLES)]
-_INHERITED = (  # tables that a row takes from the one it is like, its own keys laid over
-    *("set", "set_paper", "set_laptop", "set_smoke"),
-    *("grid", "grid_paper", "grid_laptop", "grid_smoke"),
-)
+# Tables that a row takes from the one it is like, its own keys laid over.
+_INHERITED = [f.name for f in fields(Row) if f.name.startswith(("set", "grid"))]
+
+
+def get_at_scale(part: Row | Column | Features, key: str, scale: str) -> Any:
+    """Return what a table says of a scale (`seeds_smoke`), else of all scales (`seeds`), if any."""
+    own = getattr(part, f"{key}_{scale}", None)
+    return getattr(part, key, None) if own is None else own
 
 
 def list_shipped() -> tuple[str, ...]:
@@ -222,19 +195,22 @@ def load(source: str) -> Recipe:
 
 def parse(tables: Mapping[str, Any], name: str = "custom", source: str = "custom") -> Recipe:
     """Make a recipe of the tables of a file; every key is checked."""
-    tables = {**tables, "row": _inherit(tables.get("row", []))}
-    above = {key: value for key, value in tables.items() if key not in _TABLES}
-    _check_keys("the recipe", above, _KEYS, _TABLES)  # not by `_read`: it has fields of ours
+    for key in tables:
+        if key not in (*_KEYS, *_TABLES):
+            known = registry.nearest(key, (*_KEYS, *_TABLES)) or f"; it takes: {', '.join(_KEYS)}"
+            raise ConfigError(f"the recipe has no key {key!r}{known}")
+    above = {key: value for key, value in tables.items() if key in _KEYS}
     keys = {"name": name, "source": source, **above}
     head: Recipe = validate("the recipe", "the recipe", Recipe, keys)
+    scales = tables.get("scale")
+    if not isinstance(scales, dict) or not scales:
+        raise ConfigError("it has no scale; add e.g. [scale.smoke]")
+    _check_known("scale", scales, SCALES)
     recipe = replace(
         head,
-        scales={
-            _check_known("scale", key, SCALES): _read(Scale, f"scale.{key}", table)
-            for key, table in _scale_tables(tables).items()
-        },
+        scales={key: _read(Scale, f"scale.{key}", table) for key, table in scales.items()},
         columns=_read_array(Column, tables, "column") or (Column("accuracy"),),
-        rows=_read_array(Row, tables, "row"),
+        rows=_read_array(Row, {"row": _inherit(tables.get("row", []))}, "row"),
         claims=_read_array(Claim, tables, "claim"),
         features=_read(Features, "features", tables["features"]) if "features" in tables else None,
         cost=_read(Cost, "cost", tables.get("cost", {})),
@@ -249,27 +225,19 @@ def _inherit(rows: Any) -> Any:
         return rows  # `_read_array` says what is wrong
     by_name: dict[str, dict[str, Any]] = {}
     filled = []
-    for row in rows:
+    for table in rows:
+        row = dict(table)
         if "like" in row:
-            title = f"{_title('row', row)}: like"
-            model = by_name[_check_known(title, row["like"], list(by_name))]
-            taken = {key: model[key] for key in ("config", *_INHERITED) if key in model}
-            merged = {
-                key: {**taken[key], **value}
-                for key, value in row.items()
-                if key in _INHERITED and key in taken and isinstance(value, dict)
-            }
-            row = {**taken, **row, **merged}
+            _check_known(f"{_title('row', row)}: like", [row["like"]], by_name)
+            model = by_name[row["like"]]
+            for key in ("config", *_INHERITED):
+                if key in model and isinstance(row.get(key), dict):
+                    row[key] = {**model[key], **row[key]}
+                elif key in model:
+                    row.setdefault(key, model[key])
         filled.append(row)
         by_name[str(row.get("name"))] = row
     return filled
-
-
-def _scale_tables(tables: Mapping[str, Any]) -> Mapping[str, Any]:
-    scales = tables.get("scale", {})
-    if not isinstance(scales, dict) or not scales:
-        raise ConfigError("it has no scale; add e.g. [scale.smoke]")
-    return scales
 
 
 def _read_array(kind: type[T], tables: Mapping[str, Any], key: str) -> tuple[T, ...]:
@@ -288,81 +256,60 @@ def _title(key: str, table: Any) -> str:
 def _read(kind: type[T], title: str, values: Any) -> T:
     if not isinstance(values, dict):
         raise ConfigError(f"{title} must be a table")
-    _check_keys(title, values, [item.name for item in fields(kind)])  # type: ignore[arg-type]
     table: T = validate(title, title, kind, values)
     return table
 
 
-def _check_keys(
-    title: str, values: Mapping[str, Any], known: Sequence[str], tables: Sequence[str] = ()
-) -> None:
-    for key in values:
-        if key not in known:
-            hint = registry.nearest(key, [*known, *tables])
-            hint = hint or f"; it takes: {', '.join(known)}"
-            raise ConfigError(f"{title} has no key {key!r}{hint}")
-
-
 def _check(recipe: Recipe) -> None:
     """Check the tables against each other."""
-    rows = _check_unique("row", [row.name for row in recipe.rows])
-    columns = _check_unique("column", [column.name for column in recipe.columns])
+    rows = [row.name for row in recipe.rows]
+    columns = [column.name for column in recipe.columns]
+    for kind, names in (("row", rows), ("column", columns)):
+        for name, count in Counter(names).items():
+            if count > 1:
+                raise ConfigError(f"there are {count} {kind}s called {name!r}")
     if not rows:
         raise ConfigError("it has no row; add [[row]]")
-    _check_known("reference", recipe.reference, rows)
+    _check_known("reference", [recipe.reference], rows)
     for name, scale in recipe.scales.items():
-        for named in scale.rows:
-            _check_known(f"scale.{name}.rows", named, rows)
+        _check_known(f"scale.{name}.rows", scale.rows, rows)
+        _check_known(f"scale.{name}.columns", scale.columns, columns)
         if scale.rows and recipe.reference not in scale.rows:
             raise ConfigError(f"scale.{name}.rows lacks the reference {recipe.reference!r}")
-        for named in scale.columns:
-            _check_known(f"scale.{name}.columns", named, columns)
     for row in recipe.rows:
-        top = 1.0 if recipe.unit == "fraction" else 100.0
-        for column, printed in {**row.value, **row.spread}.items():
-            if recipe.measure == "accuracy" and not 0.0 <= printed <= top:
-                raise ConfigError(
-                    f"row {row.name!r}: {printed} of {column!r} is no accuracy as a {recipe.unit}"
-                )
-        for key in ("value", "spread", "rounds", "seconds"):
-            for column in getattr(row, key):
-                _check_known(f"row {row.name!r}: {key}", column, columns)
-        for grid in (row.grid, *(row.grid_at(scale) for scale in SCALES)):
-            for key, values in grid.items():
-                if not values:
-                    raise ConfigError(f"row {row.name!r}: grid of {key!r} has no value")
-                if any(values.count(value) > 1 for value in values):
-                    raise ConfigError(f"row {row.name!r}: grid of {key!r} has a value twice")
+        _check_row(recipe, row, columns)
     for claim in recipe.claims:
         _check_claim(claim, rows, columns)
-    for named in recipe.features.rows if recipe.features else ():
-        _check_known("features.rows", named, rows)
+    _check_known("features.rows", recipe.features.rows if recipe.features else (), rows)
+
+
+def _check_row(recipe: Recipe, row: Row, columns: Sequence[str]) -> None:
+    title = f"row {row.name!r}"
+    for key in ("value", "spread", "rounds", "seconds"):
+        _check_known(f"{title}: {key}", getattr(row, key), columns)
+    for column, printed in {**row.value, **row.spread}.items():
+        if recipe.measure == "accuracy" and not 0.0 <= recipe.to_fraction(printed) <= 1.0:
+            raise ConfigError(f"{title}: {printed} of {column!r} is no accuracy as a {recipe.unit}")
+    for grid in (row.grid, *(get_at_scale(row, "grid", scale) for scale in SCALES)):
+        for key, values in grid.items():
+            if not values:
+                raise ConfigError(f"{title}: grid of {key!r} has no value")
+            if any(values.count(value) > 1 for value in values):
+                raise ConfigError(f"{title}: grid of {key!r} has a value twice")
 
 
 def _check_claim(claim: Claim, rows: Sequence[str], columns: Sequence[str]) -> None:
     title = f"claim {claim.text!r}"
-    _check_known(f"{title}: above", claim.above, rows)
-    for column in claim.columns:
-        _check_known(f"{title}: columns", column, columns)
-    if claim.kind in _OF_TWO_ROWS:
-        if not claim.below:
-            raise ConfigError(f"{title} of kind {claim.kind!r} needs the key 'below'")
-        _check_known(f"{title}: below", claim.below, rows)
-    if claim.kind == "peak":
-        _check_known(f"{title}: at", claim.at, columns)
+    if claim.kind in _OF_TWO_ROWS and not claim.below:
+        raise ConfigError(f"{title} of kind {claim.kind!r} needs the key 'below'")
     if claim.kind == "closer" and claim.margin == 0:
         raise ConfigError(f"{title} of kind 'closer' needs a 'margin' above 0")
+    _check_known(f"{title}: above", [claim.above], rows)
+    _check_known(f"{title}: columns", claim.columns, columns)
+    _check_known(f"{title}: below", [claim.below] if claim.kind in _OF_TWO_ROWS else [], rows)
+    _check_known(f"{title}: at", [claim.at] if claim.kind == "peak" else [], columns)
 
 
-def _check_unique(what: str, names: Sequence[str]) -> Sequence[str]:
+def _check_known(key: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"there are {names.count(name)} {what}s called {name!r}")
-    return names
-
-
-def _check_known(what: str, name: str, names: Sequence[str]) -> str:
-    if name not in names:
-        hint = registry.nearest(name, names) or f"; there are: {', '.join(names)}"
-        raise ConfigError(f"{what} = {name!r} is not known{hint}")
-    return name
+        registry.check_known(key, name, known)

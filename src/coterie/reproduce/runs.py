@@ -6,6 +6,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from coterie.core.errors import CheckpointError, ConfigError, CoterieError, Interrupted, RunFailed
@@ -53,9 +54,7 @@ Watch = Callable[[Trial], AbstractContextManager[Sequence[Recorder]]]
 
 
 def run_trials(
-    trials: Iterable[Trial],
-    watch: Watch = lambda trial: nullcontext(()),
-    verify: bool = False,
+    trials: Iterable[Trial], watch: Watch = lambda trial: nullcontext(()), verify: bool = False
 ) -> Iterator[Ended]:
     """Run every trial that is not finished yet; one that fails does not stop the others.
 
@@ -86,14 +85,13 @@ def run_trials(
 
 def _read_history(folder: Path) -> Sequence[RoundEvent]:
     """Read the rounds of a finished run."""
-    remedy = f"{folder} is damaged; delete it, and it is run again"
     try:
-        history = MetricsFile(folder / "metrics.jsonl").read()
+        if history := MetricsFile(folder / "metrics.jsonl").read():
+            return history
+        raise CheckpointError("it has no rounds")
     except CheckpointError as error:
-        raise CheckpointError(f"{remedy}: {error}") from error
-    if not history:
-        raise CheckpointError(f"{remedy}: it has no rounds")
-    return history
+        remedy = "delete it, and it is run again"
+        raise CheckpointError(f"{folder} is damaged; {remedy}: {error}") from error
 
 
 @contextmanager
@@ -122,18 +120,16 @@ def list_trials(scores: Scores, out: Path) -> Iterator[Trial]:
     when a run is asked for, so that a choice may depend on the runs before.
     """
     study = scores.study
-    for seed in range(max((cell.seeds for cell in study.cells), default=0)):
-        for cell in study.cells:
-            if seed >= cell.seeds:
-                continue
-            chosen = scores.choose(cell)
-            for point in cell.points if seed == 0 else [chosen] if chosen else []:
-                config = study.config(cell, point, seed)
-                folder = locate_run(out, config)
-                if cell.asked or is_finished(folder):
-                    name = ", ".join(filter(None, (cell.name, point.name, f"seed {seed}")))
-                    names = cell.row.name, cell.column.name, point.name
-                    yield Trial(name, config, folder, *names, seed)
+    most = max((cell.seeds for cell in study.cells), default=0)
+    for seed, cell in product(range(most), study.cells):
+        chosen = scores.choose(cell) if 0 < seed < cell.seeds else None
+        for point in cell.points if seed == 0 else [chosen] if chosen else []:
+            config = study.config(cell, point, seed)
+            folder = locate_run(out, config)
+            if cell.asked or is_finished(folder):
+                name = ", ".join(filter(None, (cell.name, point.name, f"seed {seed}")))
+                names = cell.row.name, cell.column.name, point.name
+                yield Trial(name, config, folder, *names, seed)
 
 
 def run_study(
@@ -151,8 +147,7 @@ def run_study(
     scores, failures = Scores(study), list[Failure]()
     trials = list_trials(scores, out)
     if not resume:
-        for _ in _refuse_unfinished(list_trials(scores, out)):
-            pass  # before anything is run
+        list(_refuse_unfinished(list_trials(scores, out)))  # before anything is run
         trials = _refuse_unfinished(trials)  # a choice may lead to more of them
     with explain_interrupts("to resume, repeat the command with --resume"):
         for ended in run_trials(trials, watch):

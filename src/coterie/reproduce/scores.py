@@ -15,7 +15,7 @@ from coterie.reproduce.plan import Cell, Point, Study
 from coterie.reproduce.recipe import Column, Recipe, Row
 
 NONE = "-"  # the verdict where there is nothing to compare
-_LOSSES = ("train_loss", "server_loss")  # a stage in which no round has one trains nothing
+_LOSSES = ("train_loss", "server_loss")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,9 @@ class Score:
 def score_run(history: Sequence[RoundEvent], cell: Cell, seed: int, folder: str) -> Score:
     """Score a finished run, up to the training round `at` of the column if that is given."""
     metric, by, at = cell.metric, cell.chosen_by, cell.column.at
-    stages = _find_training(history)
+    # Stages that train have a loss; where none has one, all count.
+    stages = {event.stage for event in history if any(name in event.metrics for name in _LOSSES)}
+    stages = stages or {event.stage for event in history}
     trained = [event for event in history if event.stage in stages][:at]
     curve = tuple(
         (number, event.metrics[metric])
@@ -62,12 +64,6 @@ def score_run(history: Sequence[RoundEvent], cell: Cell, seed: int, folder: str)
     )
 
 
-def _find_training(history: Sequence[RoundEvent]) -> set[str]:
-    """Find the stages that train: those with a loss, or all where none has one."""
-    stages = {event.stage for event in history if any(name in event.metrics for name in _LOSSES)}
-    return stages or {event.stage for event in history}
-
-
 @dataclass(frozen=True)
 class Scores:
     """The scores of a study's runs so far."""
@@ -87,14 +83,12 @@ class Scores:
         """Choose the point of a cell that is best on the first seed; None where all failed."""
         if len(cell.points) == 1:
             return cell.points[0]
-        best: tuple[float, Point] | None = None
+        tried = []
         for point in cell.points:
-            first = self.of(cell, point).get(0)
-            if first is None or first.value is None or first.chosen_by is None:
-                continue
-            if best is None or first.chosen_by > best[0]:
-                best = first.chosen_by, point
-        return best[1] if best else None
+            first = self.of(cell, point).get(0, Score(0, ""))
+            if first.value is not None and first.chosen_by is not None:
+                tried.append((first.chosen_by, point))
+        return max(tried, key=lambda pair: pair[0])[1] if tried else None
 
     @property
     def finished(self) -> int:
@@ -146,12 +140,7 @@ class CellScore:
     @property
     def ratio(self) -> float | None:
         """The mean ratio of time."""
-        return statistics.fmean(self.ratios) if self.ratios else None
-
-    @property
-    def counted_rounds(self) -> tuple[float, ...]:
-        """Rounds to the target; a run that missed it counts as `length + 1` rounds."""
-        return tuple(self.length + 1 if rounds is None else rounds for rounds in self.rounds)
+        return _average(self.ratios)
 
 
 @dataclass(frozen=True)
@@ -161,8 +150,8 @@ class Outcome:
     study: Study
     finished: int
     total: int
-    cells: Mapping[tuple[str, str], CellScore] = field(default_factory=dict)
-    targets: Mapping[str, float] = field(default_factory=dict)  # column -> its target, if any
+    cells: dict[tuple[str, str], CellScore] = field(default_factory=dict)
+    targets: dict[str, float] = field(default_factory=dict)  # column -> its target, if any
     tables: tuple[TextTable, ...] = ()  # instead of one for every column
 
     def cell(self, row: str, column: str) -> CellScore:
@@ -173,32 +162,23 @@ class Outcome:
         """Find the score of the reference row in a column."""
         return self.cell(self.study.recipe.reference, column)
 
-    @property
-    def failures(self) -> list[str]:
-        """Every run that failed, with its reason."""
-        return [
-            f"{cell.row}, {cell.column}, {failure}"
-            for cell in self.cells.values()
-            for failure in cell.failures
-        ]
-
 
 def summarise(scores: Scores) -> Outcome:
     """Summarise the scores of runs by cell, without a verdict."""
     study = scores.study
-    cells: dict[tuple[str, str], CellScore] = {}
-    targets: dict[str, float] = {}
-    for column in study.columns:
-        runs = {c.row.name: _list_runs(scores, c) for c in study.cells if c.column is column}
-        reference = [run for run in runs.get(study.recipe.reference, []) if run.value is not None]
-        target = _find_target(column, reference)
+    outcome = Outcome(study, scores.finished, study.total, {}, {})
+    for cell in study.cells:
+        column, usual = cell.column, study.cell(study.recipe.reference, cell.column.name)
+        runs = _list_runs(scores, usual) if usual else []
+        reference = [run for run in runs if run.value is not None]
+        target = column.target
+        if target == "reference":  # its mean over seeds
+            target = _average([run.value for run in reference if run.value is not None])
         if target is not None:
-            targets[column.name] = target
-        for cell in study.cells:
-            if cell.column is column:
-                score = _summarise_cell(scores, cell, runs[cell.row.name], reference, target)
-                cells[cell.row.name, column.name] = score
-    return Outcome(study, scores.finished, study.total, cells, targets)
+            outcome.targets[column.name] = target
+        score = _summarise_cell(scores, cell, reference, target)
+        outcome.cells[cell.row.name, column.name] = score
+    return outcome
 
 
 def _list_runs(scores: Scores, cell: Cell) -> list[Score]:
@@ -209,25 +189,17 @@ def _list_runs(scores: Scores, cell: Cell) -> list[Score]:
     return [run for tried in cell.points for run in scores.of(cell, tried).values()]
 
 
-def _find_target(column: Column, reference: Sequence[Score]) -> float | None:
-    """Find the accuracy to reach; that of the reference is the mean over its seeds."""
-    if column.target != "reference":
-        return column.target
-    return statistics.fmean(map(_get_value, reference)) if reference else None
-
-
 def _summarise_cell(
-    scores: Scores,
-    cell: Cell,
-    runs: Sequence[Score],
-    reference: Sequence[Score],
-    target: float | None,
+    scores: Scores, cell: Cell, reference: Sequence[Score], target: float | None
 ) -> CellScore:
     recipe, row, column = scores.study.recipe, cell.row, cell.column.name
+    runs = _list_runs(scores, cell)
     done = [run for run in runs if run.value is not None]
     itself = row.name == recipe.reference
     ratios = _divide_times(done, reference)
-    values = ratios if recipe.measure == "time" else tuple(map(_get_value, done))
+    values = ratios
+    if recipe.measure != "time":
+        values = tuple(run.value for run in runs if run.value is not None)
     rounds = tuple(_count_rounds(cell.column, run, target, itself) for run in done)
     shared = [r for r in reference if r.seed in {run.seed for run in done}] or reference
     theirs = [_count_rounds(cell.column, run, target, itself=True) for run in shared]
@@ -237,7 +209,7 @@ def _summarise_cell(
         column,
         seeds=len(done),
         values=values,
-        mean=statistics.fmean(values) if values else None,
+        mean=_average(values),
         deviation=deviation(values),
         paper=_find_printed(recipe, row, column),
         paper_spread=recipe.to_fraction(row.spread[column]) if column in row.spread else None,
@@ -256,9 +228,8 @@ def _summarise_cell(
     )
 
 
-def _get_value(run: Score) -> float:
-    assert run.value is not None  # only finished runs are asked
-    return run.value
+def _average(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
 
 
 def _count_rounds(column: Column, run: Score, target: float | None, itself: bool) -> int | None:
@@ -280,29 +251,24 @@ def _divide_rounds(reference: Sequence[int | None], rounds: Sequence[int | None]
 def _divide_times(runs: Sequence[Score], reference: Sequence[Score]) -> tuple[float, ...]:
     """Divide seconds a round by the reference's on the same seed, else by their mean."""
     theirs = {run.seed: run.seconds for run in reference if run.seconds}
-    if not theirs:
-        return ()
-    mean = statistics.fmean(theirs.values())
-    return tuple(run.seconds / theirs.get(run.seed, mean) for run in runs)
+    mean = _average(list(theirs.values()))
+    return tuple(run.seconds / theirs.get(run.seed, mean) for run in runs if mean)
 
 
 def _find_printed(recipe: Recipe, row: Row, column: str) -> float | None:
     """Find the paper's number: an accuracy as a fraction, or a ratio of times."""
     if recipe.measure == "time":
-        own, other = row.seconds.get(column), recipe.row(recipe.reference).seconds.get(column)
+        reference = next(other for other in recipe.rows if other.name == recipe.reference)
+        own, other = row.seconds.get(column), reference.seconds.get(column)
         return own / other if own and other else None
     return recipe.to_fraction(row.value[column]) if column in row.value else None
 
 
 def _list_grid(scores: Scores, cell: Cell) -> tuple[GridScore, ...]:
-    if len(cell.points) == 1:
-        return ()
     chosen = scores.choose(cell)
-    grid = []
-    for point in cell.points:
-        first = scores.of(cell, point).get(0, Score(0, ""))
-        grid.append(GridScore(point.name, first.value, first.chosen_by, point is chosen))
-    return tuple(grid)
+    tried = [(point, scores.of(cell, point).get(0, Score(0, ""))) for point in cell.points]
+    grid = [GridScore(p.name, first.value, first.chosen_by, p is chosen) for p, first in tried]
+    return tuple(grid) if len(grid) > 1 else ()
 
 
 def _list_failures(scores: Scores, cell: Cell) -> tuple[str, ...]:
@@ -316,12 +282,10 @@ def _list_failures(scores: Scores, cell: Cell) -> tuple[str, ...]:
 
 def _average_curves(runs: Sequence[Score]) -> Curve:
     """Average curves over seeds, in the rounds that all of them measured."""
-    if not runs:
-        return ()
     curves = [dict(run.curve) for run in runs]
     return tuple(
         (round, statistics.fmean(curve[round] for curve in curves))
-        for round in curves[0]
+        for round in (curves[0] if curves else ())
         if all(round in curve for curve in curves)
     )
 
@@ -331,20 +295,6 @@ def deviation(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def spread(
-    first: Sequence[float], second: Sequence[float], reference: Sequence[float] = ()
-) -> float | None:
-    """The spread of the difference of two rows; None where none of them has two seeds.
-
-    A single value takes the deviation of the reference, else that of the other row.
-    """
-    known = [deviation(values) for values in (reference, first, second)]
-    usual = next((value for value in known if value is not None), None)
-    if usual is None:
-        return None
-    return math.hypot(*(usual if value is None else value for value in known[1:]))
-
-
 def gap(
     first: Mapping[int, float], second: Mapping[int, float], usual: Sequence[float] = ()
 ) -> tuple[float, float | None]:
@@ -352,14 +302,17 @@ def gap(
 
     A seed draws the data's division too, which moves all rows alike: rows are compared on the
     seeds that both have. On two or more the spread is the deviation of the differences; on one it
-    is that of two runs with the deviation of `usual`, the reference's values.
+    is that of two runs with the deviation of `usual`, the reference's values. Rows without a
+    common seed have each its own deviation, or that of `usual` where it has one seed.
     """
     common = sorted(first.keys() & second.keys())
-    if not common:
-        own, other = list(first.values()), list(second.values())
-        return statistics.fmean(own) - statistics.fmean(other), spread(own, other, usual)
     differences = [first[seed] - second[seed] for seed in common]
     if len(common) > 1:
         return statistics.fmean(differences), statistics.stdev(differences)
-    known = [v for v in (usual, list(first.values()), list(second.values())) if len(v) > 1]
-    return differences[0], math.hypot(*[statistics.stdev(known[0])] * 2) if known else None
+    own, other = list(first.values()), list(second.values())
+    known = [statistics.stdev(values) for values in (usual, own, other) if len(values) > 1]
+    if common:
+        return differences[0], math.hypot(known[0], known[0]) if known else None
+    difference = statistics.fmean(own) - statistics.fmean(other)
+    each = (statistics.stdev(v) if len(v) > 1 else known[0] for v in (own, other))
+    return difference, math.hypot(*each) if known else None

@@ -1,9 +1,10 @@
 """The outcome of a study as tables: for a terminal, as Markdown, as JSON."""
 
+import functools
 import json
 import statistics
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,16 @@ from coterie.core.formatting import TextTable
 from coterie.reproduce.plan import Cell, describe_changes
 from coterie.reproduce.recipe import Column, Recipe
 from coterie.reproduce.scores import NONE, CellScore, Outcome, gap
-from coterie.reproduce.verdicts import Finding, check_claims, format_rounds
+from coterie.reproduce.verdicts import Finding, check_claim, format_rounds
 
 
-def format_value(recipe: Recipe, value: float, printed: float | None = None) -> str:
+def format_value(recipe: Recipe, value: float | None, printed: float | None = None) -> str:
     """Format a value as the paper does: `69.3` or `0.693`, a ratio of times `1.08`.
 
     A number that the paper printed keeps the digits that it has there.
     """
+    if value is None:
+        return NONE
     if recipe.measure == "cost":
         return format_large(value)
     if recipe.measure == "time":
@@ -42,7 +45,8 @@ def format_large(value: float) -> str:
 def find_claims(outcome: Outcome) -> list[Finding]:
     """Test the recipe's claims."""
     recipe = outcome.study.recipe
-    return check_claims(recipe.claims, outcome, lambda value: format_value(recipe, value))
+    show = functools.partial(format_value, recipe)
+    return [check_claim(claim, outcome, show) for claim in recipe.claims]
 
 
 def build_tables(outcome: Outcome) -> Iterator[TextTable]:
@@ -50,8 +54,7 @@ def build_tables(outcome: Outcome) -> Iterator[TextTable]:
     if outcome.tables:
         yield from outcome.tables
         return
-    for column in outcome.study.columns:
-        yield _build_column(outcome, column)
+    yield from (_build_column(outcome, column) for column in outcome.study.columns)
     for cell in outcome.study.cells:
         score = outcome.cell(cell.row.name, cell.column.name)
         if score.grid:
@@ -61,16 +64,24 @@ def build_tables(outcome: Outcome) -> Iterator[TextTable]:
 def _build_column(outcome: Outcome, column: Column) -> TextTable:
     study, recipe = outcome.study, outcome.study.recipe
     target, timed = outcome.targets.get(column.name), recipe.measure == "time"
+    several = len({cell.metric for cell in study.cells}) > 1
     lines = []
     for row in study.rows:
         score, cell = outcome.cell(row.name, column.name), study.cell(row.name, column.name)
-        line = {"": row.name, "metric": cell.metric if cell else NONE}
-        line["time ratio" if timed else "ours"] = _format_mean(recipe, score)
+        line = {"": row.name}
+        if several:
+            line["metric"] = cell.metric if cell else NONE
+        mean = _join_spread(*(format_value(recipe, v) for v in (score.mean, score.deviation)))
+        line["time ratio" if timed else "ours"] = (
+            "failed" if mean == NONE and score.failures else mean
+        )
         line["seeds"] = str(score.seeds)
         if not timed:
             difference = _format_difference(recipe, score, outcome.reference(column.name))
             line[f"- {recipe.reference}, by seed"] = difference
-        line["paper's ratio" if timed else "paper"] = _format_paper(recipe, score)
+        printed = format_value(recipe, score.paper, row.value.get(column.name))
+        spread = format_value(recipe, score.paper_spread, row.spread.get(column.name))
+        line["paper's ratio" if timed else "paper"] = _join_spread(printed, spread)
         if target is not None:
             line[f"rounds to {format_value(recipe, target)}"] = format_rounds(score)
             line["paper's rounds"] = score.paper_rounds or NONE
@@ -81,17 +92,12 @@ def _build_column(outcome: Outcome, column: Column) -> TextTable:
         else:
             line["time ratio"] = _format_ratio(score.ratio)
         line["verdict"] = score.verdict
-        if len({cell.metric for cell in study.cells}) == 1:
-            del line["metric"]
         lines.append(line)
     return TextTable(column.name, list(lines[0]), [list(line.values()) for line in lines])
 
 
-def _format_mean(recipe: Recipe, score: CellScore) -> str:
-    if score.mean is None:
-        return "failed" if score.failures else NONE
-    text = format_value(recipe, score.mean)
-    return text if score.deviation is None else f"{text} ± {format_value(recipe, score.deviation)}"
+def _join_spread(value: str, spread: str) -> str:
+    return value if NONE in (value, spread) else f"{value} ± {spread}"
 
 
 def _format_difference(recipe: Recipe, score: CellScore, reference: CellScore) -> str:
@@ -102,20 +108,7 @@ def _format_difference(recipe: Recipe, score: CellScore, reference: CellScore) -
         return NONE
     difference, apart = gap(ours, theirs)
     text = f"{'+' if difference >= 0 else '-'}{format_value(recipe, abs(difference))}"
-    if len(common) < 2 or apart is None:
-        return text
-    return f"{text} ± {format_value(recipe, apart)}"
-
-
-def _format_paper(recipe: Recipe, score: CellScore) -> str:
-    if score.paper is None:
-        return NONE
-    row = recipe.row(score.row)
-    text = format_value(recipe, score.paper, row.value.get(score.column))
-    if score.paper_spread is None:
-        return text
-    spread = format_value(recipe, score.paper_spread, row.spread.get(score.column))
-    return f"{text} ± {spread}"
+    return _join_spread(text, format_value(recipe, apart if len(common) > 1 else None))
 
 
 def _format_ratio(value: float | None) -> str:
@@ -123,17 +116,10 @@ def _format_ratio(value: float | None) -> str:
 
 
 def _build_grid(cell: Cell, recipe: Recipe, score: CellScore) -> TextTable:
-    lines = [
-        [
-            point.name,
-            *(
-                NONE if v is None else format_value(recipe, v)
-                for v in (point.value, point.chosen_by)
-            ),
-            "chosen" if point.chosen else "",
-        ]
-        for point in score.grid
-    ]
+    lines = []
+    for point in score.grid:
+        values = (format_value(recipe, value) for value in (point.value, point.chosen_by))
+        lines.append([point.name, *values, "chosen" if point.chosen else ""])
     head = ["", cell.metric, f"chosen by {cell.chosen_by}", ""]
     return TextTable(f"{cell.name}: what was tried, on the first seed", head, lines)
 
@@ -149,24 +135,22 @@ def to_markdown(outcome: Outcome) -> str:
     """Format the whole outcome as a page of Markdown."""
     parts = [f"# {outcome.study.title}", *introduce(outcome)]
     for section in list_sections(outcome):
-        if isinstance(section, TextTable):
-            parts += [f"## {section.title}", section.to_markdown()]
-        else:
-            title, lines = section
-            parts += [f"## {title}", "\n".join(f"- {line}" for line in lines) or "None."]
+        listed = "\n".join(f"- {line[0]}" for line in section.lines) or "None."
+        parts += [f"## {section.title}", section.to_markdown() if section.head else listed]
     return "\n\n".join(parts) + "\n"
 
 
-def list_sections(outcome: Outcome) -> Iterator[TextTable | tuple[str, Sequence[str]]]:
-    """List what a page has below its introduction: tables, and titles with lines of text."""
+def list_sections(outcome: Outcome) -> Iterator[TextTable]:
+    """List what a page has below its introduction: tables, and without a head lines of text."""
     yield from build_tables(outcome)
     if findings := find_claims(outcome):
         lines = [[finding.verdict, finding.text, finding.numbers] for finding in findings]
         yield TextTable("Claims", ["verdict", "claim", "numbers"], lines)
-    if outcome.failures:
-        yield "Failed runs", outcome.failures
-    changes = list(describe_changes(outcome.study))
-    yield "Settings that differ from the shipped configurations", changes
+    cells = outcome.cells.values()
+    if failed := [[f"{c.row}, {c.column}, {failure}"] for c in cells for failure in c.failures]:
+        yield TextTable("Failed runs", (), failed)
+    changes = [[change] for change in describe_changes(outcome.study)]
+    yield TextTable("Settings that differ from the shipped configurations", (), changes)
 
 
 def introduce(outcome: Outcome) -> Iterator[str]:
@@ -176,26 +160,20 @@ def introduce(outcome: Outcome) -> Iterator[str]:
     yield study.recipe.about
     runs = f"{outcome.finished} of {outcome.total} runs are finished."
     yield f"`{study.command}`: {runs if outcome.total else 'nothing is run.'}"
-    if study.note:
-        yield study.note
+    if note := study.recipe.scales[study.scale].note:
+        yield note
     yield from study.left_out
 
 
 def to_json(outcome: Outcome) -> bytes:
     """Encode all scores, accuracies as fractions, with the curves."""
     study, recipe = outcome.study, outcome.study.recipe
-    columns = [
-        {
-            "name": column.name,
-            "target": outcome.targets.get(column.name),
-            "rows": [
-                _describe_cell(cell, outcome.cell(cell.row.name, column.name))
-                for cell in study.cells
-                if cell.column is column
-            ],
-        }
-        for column in study.columns
-    ]
+    columns = []
+    for column in study.columns:
+        cells = [cell for cell in study.cells if cell.column is column]
+        rows = [_describe_cell(cell, outcome.cell(cell.row.name, column.name)) for cell in cells]
+        target = outcome.targets.get(column.name)
+        columns.append({"name": column.name, "target": target, "rows": rows})
     document = {
         "recipe": recipe.name,
         "scale": study.scale,

@@ -4,10 +4,10 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 from coterie.reproduce.recipe import Claim, Recipe
-from coterie.reproduce.scores import NONE, CellScore, Outcome, Scores, gap, spread, summarise
+from coterie.reproduce.scores import NONE, CellScore, Outcome, Scores, gap, summarise
 
 WITHIN, DIRECTION, NOT, FAILED = "within", "direction", "not reproduced", "failed"
 HOLDS, FAILS, UNTESTED = "holds", "does not hold", "not tested here"
@@ -19,14 +19,11 @@ Show = Callable[[float], str]  # formats a value as the paper does
 
 def conclude(scores: Scores) -> Outcome:
     """Summarise the scores of runs by cell, and judge every cell."""
-    outcome = summarise(scores)
-    study = outcome.study
-    cells = {
-        key: replace(
-            cell, verdict=judge(study.recipe, study.scale, cell, outcome.reference(cell.column))
-        )
-        for key, cell in outcome.cells.items()
-    }
+    outcome, recipe, scale = summarise(scores), scores.study.recipe, scores.study.scale
+    cells = {}
+    for key, cell in outcome.cells.items():
+        verdict = judge(recipe, scale, cell, outcome.reference(cell.column))
+        cells[key] = replace(cell, verdict=verdict)
     return replace(outcome, cells=cells)
 
 
@@ -80,22 +77,14 @@ class _Test:
     sure: bool  # a spread is known
 
 
-def check_claims(claims: Sequence[Claim], outcome: Outcome, show: Show) -> list[Finding]:
-    """Test claims on the scores of a study."""
-    return [_check_claim(claim, outcome, show) for claim in claims]
-
-
-def _check_claim(claim: Claim, outcome: Outcome, show: Show) -> Finding:
-    study = outcome.study
+def check_claim(claim: Claim, outcome: Outcome, show: Show) -> Finding:
+    """Test a claim on the scores of a study."""
     columns, missing = _find_columns(claim, outcome)
-    if study.scale == "smoke" and study.recipe.measure != "cost":
+    if outcome.study.scale == "smoke" and outcome.study.recipe.measure != "cost":
         missing = "the smoke scale says nothing about the paper"
-    case = _Case(claim, columns, outcome, show)
-    if not missing and claim.kind == "faster":
-        missing = _find_unreached(case)
     if missing:
         return Finding(claim.text, UNTESTED, missing)
-    tests = list(_CHECKS[claim.kind](case))
+    tests = list(_CHECKS[claim.kind](_Case(claim, columns, outcome, show)))
     mark = "" if all(test.sure for test in tests) else ONE_SEED
     verdict = HOLDS if all(test.passed for test in tests) else FAILS
     return Finding(claim.text, verdict + mark, "; ".join(test.numbers for test in tests))
@@ -118,10 +107,12 @@ def _find_columns(claim: Claim, outcome: Outcome) -> tuple[list[str], str]:
         return named, f"{', '.join(left)} is left out"
     if len(named) < (2 if claim.kind in ("monotone", "peak", "gap-shrinks") else 1):
         return named, "too few of its columns belong to this scale"
-    for row in rows:
-        for name in named:
-            if outcome.cell(row, name).mean is None:
-                return named, f"{row} in {name} has no value"
+    for row, name in product(rows, named):
+        if outcome.cell(row, name).mean is None:
+            return named, f"{row} in {name} has no value"
+    for name in named if claim.kind == "faster" else ():
+        if all(rounds is None for row in rows for rounds in outcome.cell(row, name).rounds):
+            return named, f"{name}: neither reached the target"
     return named, ""
 
 
@@ -134,15 +125,13 @@ class _Case:
     outcome: Outcome
     show: Show
 
-    def pairs(self) -> Iterator[tuple[CellScore, CellScore]]:
-        """The two rows of the claim in every column."""
-        for column in self.columns:
-            above, below = self.claim.above, self.claim.below
-            yield self.outcome.cell(above, column), self.outcome.cell(below, column)
+    def cells(self, row: str) -> list[CellScore]:
+        """List the scores of a row in every column."""
+        return [self.outcome.cell(row, column) for column in self.columns]
 
-    def cells(self) -> list[CellScore]:
-        """The row of the claim in every column."""
-        return [self.outcome.cell(self.claim.above, column) for column in self.columns]
+    def pairs(self) -> Iterator[tuple[CellScore, CellScore]]:
+        """List the scores of the two rows of the claim in every column."""
+        return zip(self.cells(self.claim.above), self.cells(self.claim.below), strict=True)
 
     def gaps(self) -> Iterator[tuple[float, float | None, str]]:
         """In every column the difference of the two rows, its spread, and both as text."""
@@ -156,38 +145,25 @@ class _Case:
             yield difference, apart, text
 
     def test_alone(self, cell: CellScore, passed: bool) -> _Test:
-        """The test of a cell that stands alone."""
+        """Test a cell by itself."""
         return _Test(passed, f"{cell.column}: {self.show(_mean(cell))}", self.is_sure(cell))
 
     def is_sure(self, cell: CellScore) -> bool:
         """Return whether a spread is known: the row's own, or the reference's."""
-        return spread(cell.values, self.outcome.reference(cell.column).values) is not None
+        return max(len(cell.values), len(self.outcome.reference(cell.column).values)) > 1
 
 
-def _check_above(case: _Case) -> Iterator[_Test]:
-    """Above by more than the margin, and by more than the spread."""
+def _check_gaps(case: _Case) -> Iterator[_Test]:
+    """Test the difference of two rows in every column."""
+    margin, last = case.claim.margin, math.inf
     for difference, apart, text in case.gaps():
-        passed = difference > max(case.claim.margin, apart or 0.0)
-        yield _Test(passed, text, apart is not None)
-
-
-def _check_closer(case: _Case) -> Iterator[_Test]:
-    """No further apart than the margin."""
-    for difference, apart, text in case.gaps():
-        yield _Test(abs(difference) <= case.claim.margin, text, apart is not None)
-
-
-def _check_not_above(case: _Case) -> Iterator[_Test]:
-    """Below, level, or above by no more than the margin."""
-    for difference, apart, text in case.gaps():
-        yield _Test(difference <= case.claim.margin, text, apart is not None)
-
-
-def _check_gap_shrinks(case: _Case) -> Iterator[_Test]:
-    """Every column's difference is below that of the column before."""
-    last = math.inf
-    for difference, apart, text in case.gaps():
-        yield _Test(difference < last + case.claim.margin, text, apart is not None)
+        passed = {
+            "above": difference > max(margin, apart or 0.0),
+            "not-above": difference <= margin,
+            "closer": abs(difference) <= margin,
+            "gap-shrinks": difference < last + margin,
+        }
+        yield _Test(passed[case.claim.kind], text, apart is not None)
         last = difference
 
 
@@ -205,7 +181,7 @@ def _check_times(case: _Case) -> Iterator[_Test]:
 
 def _check_falls(case: _Case) -> Iterator[_Test]:
     """The curve ends below its highest point, by more than the margin."""
-    for cell in case.cells():
+    for cell in case.cells(case.claim.above):
         (round, best), (_, end) = max(cell.curve, key=lambda point: point[1]), cell.curve[-1]
         text = f"{cell.column}: {case.show(end)} at the end, {case.show(best)} after round {round}"
         yield _Test(best - end > case.claim.margin, text, case.is_sure(cell))
@@ -214,7 +190,7 @@ def _check_falls(case: _Case) -> Iterator[_Test]:
 def _check_monotone(case: _Case) -> Iterator[_Test]:
     """Every column's value is beyond that of the column before."""
     sign = 1.0 if case.claim.direction == "up" else -1.0
-    cells = case.cells()
+    cells = case.cells(case.claim.above)
     yield case.test_alone(cells[0], passed=True)
     for before, cell in pairwise(cells):
         passed = sign * (_mean(cell) - _mean(before)) > -case.claim.margin
@@ -224,7 +200,7 @@ def _check_monotone(case: _Case) -> Iterator[_Test]:
 def _check_peak(case: _Case) -> Iterator[_Test]:
     """No column's value is above that of the column `at`."""
     top = _mean(case.outcome.cell(case.claim.above, case.claim.at))
-    for cell in case.cells():
+    for cell in case.cells(case.claim.above):
         yield case.test_alone(cell, _mean(cell) <= top + case.claim.margin)
 
 
@@ -239,33 +215,23 @@ def _check_faster(case: _Case) -> Iterator[_Test]:
 
 
 _CHECKS = {
-    "above": _check_above,
-    "not-above": _check_not_above,
+    **dict.fromkeys(("above", "not-above", "closer", "gap-shrinks"), _check_gaps),
     "faster": _check_faster,
-    "closer": _check_closer,
     "monotone": _check_monotone,
     "peak": _check_peak,
-    "gap-shrinks": _check_gap_shrinks,
     "falls": _check_falls,
     "times": _check_times,
 }
 
 
-def _find_unreached(case: _Case) -> str:
-    """Name a column in which neither row reached the target."""
-    for first, second in case.pairs():
-        if all(rounds is None for rounds in (*first.rounds, *second.rounds)):
-            return f"{first.column}: neither reached the target"
-    return ""
-
-
 def _rounds_by_seed(outcome: Outcome, cell: CellScore) -> dict[int, float]:
-    """Rounds to the target; of the reference to its own accuracy one value, as it is set."""
-    recipe, scale = outcome.study.recipe, outcome.study.scale
-    column = next((c for c in recipe.columns if c.name == cell.column), None)
-    target = recipe.scales[scale].target or (column.target if column else None)
-    rounds = cell.by_seed(cell.counted_rounds)
-    if cell.row == recipe.reference and target == "reference":
+    """Rounds to the target, `length + 1` for a run that missed it.
+
+    Of the reference to its own accuracy it is one value, as that is set.
+    """
+    rounds = cell.by_seed([cell.length + 1 if r is None else r for r in cell.rounds])
+    column = next(c for c in outcome.study.columns if c.name == cell.column)
+    if cell.row == outcome.study.recipe.reference and column.target == "reference":
         return dict(list(rounds.items())[:1])
     return rounds
 

@@ -8,7 +8,7 @@ from made_recipe import Values, concluded, tables
 
 from coterie.reproduce.plan import make_study
 from coterie.reproduce.recipe import parse
-from coterie.reproduce.verdicts import Finding, check_claims
+from coterie.reproduce.verdicts import Finding, check_claim
 
 
 def finding(values: Values, **claim: Any) -> Finding:
@@ -17,8 +17,7 @@ def finding(values: Values, **claim: Any) -> Finding:
     some["column"].append({"name": "three"})
     some["scale"]["paper"]["target"] = 0.4
     study = make_study(parse(some), "paper")
-    (found,) = check_claims(study.recipe.claims, concluded(study, values), "{:.2f}".format)
-    return found
+    return check_claim(study.recipe.claims[0], concluded(study, values), "{:.2f}".format)
 
 
 def table(**rows: list[list[float]]) -> Values:
@@ -109,7 +108,7 @@ def test_the_reference_is_no_measurement_of_its_own_accuracy() -> None:
         row.pop("rounds", None)
         row.pop("spread", None)
     study = make_study(parse(some), "paper")
-    (found,) = check_claims(study.recipe.claims, concluded(study, values), str)
+    found = check_claim(study.recipe.claims[0], concluded(study, values), str)
     assert found.verdict == "holds (one seed)"
 
 
@@ -126,12 +125,12 @@ def test_columns_of_other_scales_are_not_missed_but_left_out_ones_are() -> None:
     some["column"][1]["scales"] = ["smoke"]
     study = make_study(parse(some), "paper")
     values = {("FedAvg", "one"): [0.5], ("FedProx", "one"): [0.6]}
-    (found,) = check_claims(study.recipe.claims, concluded(study, values), str)
+    found = check_claim(study.recipe.claims[0], concluded(study, values), str)
     assert found.verdict == "holds (one seed)"
     del some["column"][1]["scales"]
     some["scale"]["paper"]["columns"] = ["one"]
     study = make_study(parse(some), "paper")
-    (found,) = check_claims(study.recipe.claims, concluded(study, values), str)
+    found = check_claim(study.recipe.claims[0], concluded(study, values), str)
     assert found.verdict == "not tested here" and "two is left out" in found.numbers
 
 
@@ -143,7 +142,7 @@ def test_a_curve_that_ends_below_its_best_falls(margin: float, verdict: str) -> 
     key = ("FedProx", "one")
     fallen = replace(outcome.cells[key], curve=((5, 0.60), (10, 0.70), (15, 0.66)))
     outcome = replace(outcome, cells={**outcome.cells, key: fallen})
-    (found,) = check_claims(study.recipe.claims, outcome, "{:.2f}".format)
+    found = check_claim(study.recipe.claims[0], outcome, "{:.2f}".format)
     assert found.verdict == verdict
     assert found.numbers == "one: 0.66 at the end, 0.70 after round 10"
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import toy
-from coterie.core.errors import NoReplies
+from coterie.core.errors import NoReplies, RunFailed
 from coterie.experiment.config import Config, load
 from coterie.experiment.prepare import prepare
 from coterie.experiment.run import choose
@@ -65,13 +65,12 @@ def test_rounds_of_clients_are_shared_out_and_those_of_the_server_see_all_sample
 def test_a_run_of_mfcl_has_a_time(more: list[str]) -> None:
     timings: dict[str, Any] = {}
     short, long = (estimate(digits(*more, f"run.rounds={n}"), timings) for n in (3, 300))
-    assert isinstance(short, float) and isinstance(long, float)
     assert 0.0 < short < long and len(timings) == 1  # measured once, whatever the number of rounds
 
 
 def test_another_method_with_rounds_of_the_server_has_a_time(toy_data: Path) -> None:
     tables = toy.tables(toy_data, method={"name": "toy_methods:Staged"})
-    assert isinstance(estimate(choose(tables, {}), {}), float)
+    assert estimate(choose(tables, {}), {}) > 0.0
 
 
 def test_a_client_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +78,5 @@ def test_a_client_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         raise NoReplies("out of order")
 
     monkeypatch.setattr(MFCL, "client_update", fails)
-    reason = estimate(digits(), {})
-    assert isinstance(reason, str) and reason.startswith("cannot be estimated: ")
-    assert reason.endswith("NoReplies: out of order")
+    with pytest.raises(RunFailed, match=r"NoReplies: out of order$"):
+        estimate(digits(), {})

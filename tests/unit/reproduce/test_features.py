@@ -31,7 +31,8 @@ def panel(row: str, client: int, turn: float) -> Panel:
     y = np.arange(20) % 2
     angles = turn + y * np.pi / 2
     lengths = 1 + generator.random(20)
-    return Panel(row, client, np.stack([np.cos(angles), np.sin(angles)], 1) * lengths[:, None], y)
+    z = np.stack([np.cos(angles), np.sin(angles)], 1) * lengths[:, None]
+    return Panel(row, np.full(20, client), z, y)
 
 
 def test_alike_clients_agree() -> None:
@@ -58,8 +59,8 @@ def test_the_last_row_is_compared_with_the_others() -> None:
 def test_points_are_seeded_and_one_for_every_sample() -> None:
     panels = [panel("a", 0, 0.0), panel("a", 1, 1.0)]
     first, again = embed(panels), embed(panels)
-    assert [len(points) for points in first] == [20, 20]
-    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert [len(scatter.points) for scatter in first] == [20, 20]
+    assert all(np.array_equal(a.points, b.points) for a, b in zip(first, again, strict=True))
 
 
 def test_a_method_without_personal_models_trains_the_global_one_on(tmp_path: Path) -> None:

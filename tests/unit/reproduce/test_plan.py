@@ -83,7 +83,7 @@ def test_a_column_that_needs_a_gpu_is_left_out_with_a_line() -> None:
 
 
 def test_an_unknown_scale_is_refused() -> None:
-    with pytest.raises(ConfigError, match="has no scale 'papr'; did you mean 'paper'"):
+    with pytest.raises(ConfigError, match="scale = 'papr' is not known; did you mean 'paper'"):
         make_study(recipe(), "papr")
 
 

@@ -19,6 +19,7 @@ from coterie.reproduce.recipe import (
     Recipe,
     Row,
     Scale,
+    get_at_scale,
     load,
     parse,
 )
@@ -60,7 +61,7 @@ def changed(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
         (("colum",), [], "the recipe has no key 'colum'; did you mean 'column'?"),
         (("unit",), "promille", "the recipe.unit = 'promille'"),
         (("reference",), "FedAvgg", "reference = 'FedAvgg' is not known; did you mean 'FedAvg'?"),
-        (("scale", "huge"), {}, "scale = 'huge' is not known; there are: paper, laptop, smoke"),
+        (("scale", "huge"), {}, "scale = 'huge' is not known; it is one of: paper, laptop, smoke"),
         (("scale", "smoke", "seed"), 3, "scale.smoke has no key 'seed'; did you mean 'seeds'?"),
         (("scale", "smoke", "seeds"), 0, "scale.smoke.seeds = 0"),
         (("scale", "smoke", "rows"), ["MOON"], "scale.smoke.rows = 'MOON' is not known"),
@@ -160,7 +161,7 @@ def test_a_row_may_be_like_one_above_it_but_for_its_own_changes() -> None:
     assert again.set_smoke == third.set_smoke == {"local.epochs": 1}
     assert again.grid == third.grid == {"local.momentum": (0.0, 0.9)}
     assert (again.config, third.config) == ("fedavg", "fedprox")
-    assert third.grid_at("smoke") == {} != third.grid_at("paper")
+    assert get_at_scale(third, "grid", "smoke") == {} != get_at_scale(third, "grid", "paper")
     assert (again.metric, again.seeds, again.value) == ("", None, {})  # what is read is its own
 
 

@@ -1,6 +1,7 @@
 """Scores of runs, of cells over seeds, of grids; rounds to a target, speedups, ratios of time."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,13 @@ from coterie.engine.record import RoundEvent
 from coterie.reproduce.plan import Cell, make_study
 from coterie.reproduce.recipe import Column, Row, parse
 from coterie.reproduce.runs import list_trials
-from coterie.reproduce.scores import Scores, score_run, spread
+from coterie.reproduce.scores import Scores, gap, score_run
 from coterie.reproduce.verdicts import conclude, judge
+
+
+def spread(first: list[float], second: list[float], usual: Sequence[float] = ()) -> float | None:
+    """The spread of the difference of two rows that have no seed in common."""
+    return gap(dict(enumerate(first)), dict(enumerate(second, start=len(first))), usual)[1]
 
 
 def test_the_spread_of_a_difference() -> None:
@@ -44,7 +50,7 @@ def test_rounds_to_a_target_and_speedup() -> None:
     assert outcome.cell("FedProx", "one").rounds == (5, 5)
     assert outcome.cell("FedProx", "one").speedup == pytest.approx(7 / 5)
     never = outcome.cell("FedAvg", "two")
-    assert never.rounds == (None, None) and never.counted_rounds == (11, 11)
+    assert never.rounds == (None, None) and never.length == 10
     assert never.speedup is None
     assert outcome.cell("FedProx", "two").rounds == (6, None)
     assert outcome.cell("FedProx", "two").speedup is None

@@ -12,7 +12,7 @@ from coterie.reproduce.recipe import Claim, parse
 from coterie.reproduce.runs import list_trials
 from coterie.reproduce.scores import Scores
 from coterie.reproduce.tables import build_tables
-from coterie.reproduce.verdicts import check_claims
+from coterie.reproduce.verdicts import check_claim
 
 GRID = {"method.mu": [0.1, 1.0]}
 
@@ -117,6 +117,6 @@ def test_a_claim_about_all_columns_is_tested_where_both_rows_are(tmp_path: Path)
         Claim("in two", "FedProx", "FedAvg", columns=("two",)),
         Claim("rises", "FedProx", kind="monotone"),
     ]
-    findings = check_claims(said, outcome, str)
+    findings = [check_claim(claim, outcome, str) for claim in said]
     assert [finding.verdict for finding in findings] == ["holds", *["not tested here"] * 2]
     assert [table.title for table in build_tables(outcome)] == ["one", "two"]
