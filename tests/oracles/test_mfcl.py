@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from coterie.core.batch import Batch
 from coterie.core.errors import ConfigError
-from coterie.data.imbalance import class_imbalance
+from coterie.data.heterogeneity import class_imbalance
 from coterie.kit.optimizers import LARS
 from coterie.kit.pairs import PairPool, stratified
 from coterie.kit.server_training import share_at

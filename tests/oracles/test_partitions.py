@@ -11,12 +11,13 @@ from coterie.core import seeds
 from coterie.core.errors import ConfigError
 from coterie.data.datasets import Groups
 from coterie.data.heterogeneity import measure
-from coterie.data.partition import Scheme, divide, kinds, load_class
+from coterie.data.partition import divide, kinds, load_class
 from coterie.data.partitions.by_group import ByGroup
 from coterie.data.partitions.iid import IID
 from coterie.data.partitions.quantity import Quantity
 from coterie.data.partitions.shards import Shards
 from coterie.data.partitions.windows import Windows
+from coterie.data.skew import Skewed
 
 LABELS = np.random.default_rng(0).permutation(np.arange(5000) % 10)
 TEST = np.arange(1000) % 10
@@ -106,7 +107,7 @@ def test_every_kind(kind: str) -> None:
     assert not made.shifts and made.clients == tuple(range(10))
 
 
-def count_calls(scheme: Scheme, labels: np.ndarray) -> int:
+def count_calls(scheme: Skewed, labels: np.ndarray) -> int:
     """How many functions are called, here and in C, while a scheme divides samples."""
     calls = 0
 
@@ -140,7 +141,7 @@ class Case:
 
     name: str
     labels: np.ndarray
-    scheme: Scheme
+    scheme: Skewed
     balanced: bool
     alike: bool
 

@@ -20,4 +20,4 @@ def download(
     from coterie.data.download import fetch
     from coterie.data.formats import locate
 
-    fetch(dataset, locate.expand_path(str(root)) if root else locate.default_root(), typer.echo)
+    fetch(dataset, locate.resolve_root(str(root or "")), typer.echo)

@@ -35,8 +35,6 @@ class DataError(CoterieError):
 class RunFailed(CoterieError):
     """The run stopped before its last round; it can be resumed."""
 
-    exit_code = 4
-
 
 class NoReplies(RunFailed):
     """There is no valid reply to reduce over."""

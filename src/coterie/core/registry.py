@@ -39,12 +39,16 @@ def check_known(key: str, name: str, known: Iterable[str]) -> None:
 def find(folder: str, name: str, base: type[T], key: str) -> type[T]:
     """Return the class of a name: a file of the folder, or a user's `"package.module:Class"`."""
     if ":" in name:
-        return _import_class(name, base, key)
+        own = import_own(name, key)
+        if isinstance(own, type) and issubclass(own, base):
+            return own
+        article = "an" if base.__name__[0] in "AEIO" else "a"
+        raise ConfigError(f"{key} = {name!r} is not {article} {base.__name__}")
     check_known(key, name, names(folder))
     module = import_module(f"coterie.{folder.replace('/', '.')}.{name.replace('-', '_')}")
     for value in vars(module).values():
-        own = isinstance(value, type) and value.__module__ == module.__name__
-        if own and issubclass(value, base):
+        defined_here = isinstance(value, type) and value.__module__ == module.__name__
+        if defined_here and issubclass(value, base):
             return cast(type[T], value)
     raise ConfigError(f"{module.__name__} defines no {base.__name__}")
 
@@ -64,19 +68,10 @@ def import_own(name: str, key: str) -> Any:
         sys.path.append("")  # workers take the import path over
     try:
         return getattr(import_module(module_name), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"{key} = {name!r} cannot be imported: {error}") from error
     except Exception as error:  # whatever the user's own module raises
-        said = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{key} = {name!r} cannot be imported: {said}") from error
-
-
-def _import_class(name: str, base: type[T], key: str) -> type[T]:
-    found = import_own(name, key)
-    if not (isinstance(found, type) and issubclass(found, base)):
-        article = "an" if base.__name__[0] in "AEIO" else "a"
-        raise ConfigError(f"{key} = {name!r} is not {article} {base.__name__}")
-    return found
+        clear = isinstance(error, ImportError | AttributeError | TypeError | ValueError)
+        reason = error if clear else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{key} = {name!r} cannot be imported: {reason}") from error
 
 
 def import_name(part: Any) -> str | None:

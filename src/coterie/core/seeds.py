@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-import torch
 
 _LOW32 = 0xFFFFFFFF
 NOBODY = -1  # the client of a draw that belongs to the server or to the run as a whole
@@ -56,6 +55,8 @@ def torch_seed(seed: int, purpose: str, index: int) -> int:
 @contextmanager
 def scoped(seed: int) -> Iterator[None]:
     """Seed the global generators (dropout, initialisation, user code); restore them afterwards."""
+    import torch  # the rest of this module is used where torch is not loaded
+
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
     cpu = torch.default_generator.get_state()
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []

@@ -157,8 +157,8 @@ def make_augment(choice: Choice) -> Augment:
     """Make the augmentation that `data.augment` names: a shipped one, or the user's own class."""
     if not isinstance(choice, str | Mapping):
         return choice
-    fields = {} if isinstance(choice, str) else {k: v for k, v in choice.items() if k != "name"}
-    name = choice if isinstance(choice, str) else choice.get("name")
+    fields = {"name": choice} if isinstance(choice, str) else dict(choice)
+    name = fields.pop("name", None)
     if not isinstance(name, str) or (fields and ":" not in name):
         raise ConfigError(
             f"data.augment = {choice!r} must be a name, or a table with name = "

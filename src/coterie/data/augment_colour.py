@@ -76,15 +76,10 @@ def change_hue(images: Tensor, turns: Tensor) -> Tensor:
     return changed.clamp_(0.0, 1.0)
 
 
-JITTER: tuple[Operation, ...] = (
-    change_brightness,
-    change_contrast,
-    change_saturation,
-    change_hue,
-)
+JITTER: tuple[Operation, ...] = (change_brightness, change_contrast, change_saturation, change_hue)
 
 
-def make_grey(images: Tensor) -> Tensor:
+def make_grey(images: Tensor, _: Tensor) -> Tensor:
     """Set every channel to the pixel's brightness; keep a single channel."""
     if images.shape[1] == 1:
         return images
@@ -116,7 +111,7 @@ def kernel_size(height: int, width: int) -> int:
     return max(3, min(height, width) // 20 * 2 + 1)
 
 
-def solarise(images: Tensor) -> Tensor:
+def solarise(images: Tensor, _: Tensor) -> Tensor:
     """Replace x by 1 - x where x is at least 0.5."""
     return torch.where(images >= _SOLAR, 1.0 - images, images)
 

@@ -5,7 +5,7 @@ for the whole shard at once. Images are floats; where colours change they lie in
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.data.augment_colour import JITTER, blur, make_grey, solarise
+from coterie.data.augment_colour import JITTER, Operation, blur, make_grey, solarise
 
 _TRIES = 10  # draws for a crop that fits into the image
 _SIGMA = (0.1, 2.0)  # of the blur
@@ -76,9 +76,9 @@ class RandomView:
                 if self.strengths[kind]:
                     chosen = drawn["jitter"] & (drawn["order"][:, step] == kind)
                     _change(views, chosen, operation, drawn["factors"][:, kind])
-        _change(views, drawn["grey"], lambda batch, _: make_grey(batch))
+        _change(views, drawn["grey"], make_grey, drawn["grey"])
         _change(views, drawn["blur"], blur, drawn["sigmas"])
-        _change(views, drawn["solarise"], lambda batch, _: solarise(batch))
+        _change(views, drawn["solarise"], solarise, drawn["solarise"])
         return views
 
     @property
@@ -154,16 +154,11 @@ def _sampling_points(size: int, start: Tensor, length: Tensor) -> Tensor:
     return ((2.0 * points + 1.0) / size - 1.0).to(torch.float32)
 
 
-def _change(
-    images: Tensor,
-    chosen: Tensor,
-    operation: Callable[[Tensor, Tensor], Tensor],
-    parameters: Tensor | None = None,
-) -> None:
+def _change(images: Tensor, chosen: Tensor, operation: Operation, parameters: Tensor) -> None:
     """Apply an operation in place to the chosen samples."""
     picked = chosen.nonzero().flatten()
     if not len(picked):
         return
-    values = (chosen if parameters is None else parameters)[picked].to(images.device, images.dtype)
+    values = parameters[picked].to(images.device, images.dtype)
     picked = picked.to(images.device)
     images.index_copy_(0, picked, operation(images.index_select(0, picked), values))

@@ -1,6 +1,7 @@
 """The samples of a client, and the batches it trains and is tested on."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,14 +9,7 @@ from torch import Tensor
 
 from coterie.core.batch import Batch, Stretch
 from coterie.core.settings import Local
-from coterie.data.augment import (
-    Augment,
-    Choice,
-    CropFlip,
-    Normalise,
-    Unchanged,
-    choose_transform,
-)
+from coterie.data.augment import Augment, Choice, CropFlip, Normalise, Unchanged, choose_transform
 from coterie.data.augment_views import Table
 from coterie.data.datasets import Dataset
 from coterie.data.skew import Shift
@@ -99,8 +93,8 @@ class DataShard:
         taken, epoch = 0, 0
         while taken < wanted:
             order = torch.from_numpy(draw(f"order/{epoch}").permutation(len(self)))
-            tables = [
-                transform.draw(len(self), draw(f"view/{number}/{epoch}"))
+            drawn = [
+                (transform, transform.draw(len(self), draw(f"view/{number}/{epoch}")))
                 for number, transform in enumerate(transforms)
             ]
             edge = 0  # index of the first batch of the next stretch
@@ -109,29 +103,15 @@ class DataShard:
                 if position == edge:
                     edge += min(ahead, len(bounds) - position, (wanted - taken) * local.accumulate)
                     first = start
-                    stretch = self._stretch(order[first : bounds[edge - 1][1]], transforms, tables)
-                images = tuple(view[start - first : stop - first] for view in stretch.views)
-                yield Batch(
-                    images,
-                    labels[rows],
-                    rows,
-                    epoch,
-                    last,
-                    taken / wanted,
-                    plain,
-                    stretch,
-                    start - first,
-                )
+                    ahead_rows = order[first : bounds[edge - 1][1]]
+                    stretch = Stretch(tuple(self._view(kind, ahead_rows, t) for kind, t in drawn))
+                offset, done = start - first, taken / wanted
+                images = tuple(view[offset : stop - first] for view in stretch.views)
+                yield Batch(images, labels[rows], rows, epoch, last, done, plain, stretch, offset)
                 taken += last or (position + 1) % local.accumulate == 0
                 if taken == wanted:
                     return
             epoch += 1
-
-    def _stretch(
-        self, rows: Tensor, transforms: Sequence[Augment], tables: Sequence[Table]
-    ) -> Stretch:
-        pairs = zip(transforms, tables, strict=True)
-        return Stretch(tuple(self._view(transform, rows, table) for transform, table in pairs))
 
     def sweep(self, batch_size: int = 256, test: bool = False) -> Iterator[Batch]:
         """Yield all training (or test) samples in order, without augmentation."""
@@ -160,10 +140,13 @@ class DataShard:
         stored = images.dtype == torch.uint8 and images.ndim == _IMAGE_AXES
         return self._in_lanes and stored and takes(images) and kernels_on()
 
+    def _gather(self, rows: Tensor, test: bool, **crop: Any) -> Tensor:
+        return gather(self._stored(test), rows, self._normalise.mean, self._normalise.std, **crop)
+
     def _unaugmented(self, rows: Tensor, test: bool) -> Tensor:
         images = self._stored(test)
         if self._gathers_bytes(test):
-            return gather(images, rows, self._normalise.mean, self._normalise.std)
+            return self._gather(rows, test)
         if test not in self._ready and images.numel() * 4 <= _RESIDENT_BYTES:
             self._ready[test] = self._normalise(self._normalise.unit(images))
         if test in self._ready:
@@ -174,14 +157,7 @@ class DataShard:
         if isinstance(transform, Unchanged):
             return self._unaugmented(rows, test=False)
         if isinstance(transform, CropFlip) and self._gathers_bytes(False):
-            return gather(
-                self._stored(False),
-                rows,
-                self._normalise.mean,
-                self._normalise.std,
-                **table,
-                padding=transform.padding,
-                reflect=transform.border == "reflect",
-            )
+            reflect = transform.border == "reflect"
+            return self._gather(rows, False, **table, padding=transform.padding, reflect=reflect)
         images = self._normalise.unit(self._stored(test=False)[rows])
         return self._normalise(transform(images, rows, table))

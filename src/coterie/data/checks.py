@@ -3,12 +3,15 @@
 Every message is one line with the array, the row, the value and the remedy.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.core import registry
 from coterie.core.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from coterie.data.datasets import Raw
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 NOBODY = -1  # the group of a test sample that belongs to no client
@@ -19,36 +22,30 @@ _PIXEL_MAX = 255
 _VECTOR_AXES, _IMAGE_AXES = 2, 4
 
 
-def check_name(key: str, name: str, names: tuple[str, ...]) -> None:
-    """Reject a name that is not one of `names`, suggesting the closest and listing all."""
-    if name not in names:
-        hint = registry.nearest(name, names)
-        raise ConfigError(f"{key} = {name!r} is not known{hint}; it is one of: {', '.join(names)}")
+def check(origin: str, raw: "Raw") -> tuple[dict[str, np.ndarray], int]:
+    """Check arrays and groups; return them in the dtypes of a data set, and the number of classes.
 
-
-def check(
-    origin: str,
-    arrays: Mapping[str, np.ndarray],
-    classes: int = 0,
-    mean: tuple[float, ...] = (),
-    std: tuple[float, ...] = (),
-) -> tuple[dict[str, np.ndarray], int]:
-    """Check the four arrays; return them in the dtypes of a data set, and the number of classes.
-
-    Every message starts with `origin`, a data set or a file. With `classes` 0 the number of
+    Every message starts with `origin`, a data set or a file. With `raw.classes` 0 the number of
     classes is one more than the greatest training label.
     """
+    arrays = {name: np.asanyarray(getattr(raw, name)) for name in ARRAYS}
     try:
         for part in ("train", "test"):
             check_part(f"_{part}", arrays[f"x_{part}"], arrays[f"y_{part}"])
-        classes = _check_labels(arrays["y_train"], arrays["y_test"], classes)
-        x_train, x_test = (_convert_samples(name, arrays[name]) for name in ("x_train", "x_test"))
-        _check_alike(x_train, x_test)
-        _check_statistics(x_train.shape[1], mean, std)
+        classes = _check_labels(arrays["y_train"], arrays["y_test"], raw.classes)
+        for part in ("train", "test"):
+            arrays[f"x_{part}"] = _convert_samples(f"x_{part}", arrays[f"x_{part}"])
+            arrays[f"y_{part}"] = arrays[f"y_{part}"].astype(np.int64)
+        _check_alike(arrays["x_train"], arrays["x_test"])
+        _check_statistics(arrays["x_train"].shape[1], raw.mean, raw.std)
+        if raw.groups is not None:
+            names = raw.groups.names
+            for part, groups in (("train", raw.groups.train), ("test", raw.groups.test)):
+                checked = _check_groups(part, np.asarray(groups), len(arrays[f"y_{part}"]), names)
+                arrays[f"group_{part}"] = checked
     except DataError as error:
         raise DataError(f"{origin}: {error}") from None
-    y_train, y_test = (arrays[name].astype(np.int64) for name in ("y_train", "y_test"))
-    return dict(zip(ARRAYS, (x_train, y_train, x_test, y_test), strict=True)), classes
+    return arrays, classes
 
 
 def check_resize(name: str, resize: int, images: bool) -> None:
@@ -62,32 +59,22 @@ def check_resize(name: str, resize: int, images: bool) -> None:
         )
 
 
-def check_groups(
-    origin: str,
-    arrays: Mapping[str, np.ndarray],
-    groups: tuple[np.ndarray, np.ndarray],
-    names: Sequence[str],
-) -> dict[str, np.ndarray]:
-    """Check the groups of training and test samples; return them as int64 indices into `names`."""
-    checked = {}
-    for name, part, indices in zip(GROUP_ARRAYS, ("train", "test"), groups, strict=True):
-        values, samples = np.asarray(indices), len(arrays[f"y_{part}"])
-        ungrouped = part == "test" and values.size == 0
-        if values.shape != (samples,) and not ungrouped:
-            raise DataError(
-                f"{origin}: {name} has shape {values.shape}, and there are {samples} {part} "
-                "samples; give every sample one group"
-            )
-        lowest = NOBODY if part == "test" else 0
-        outside = np.flatnonzero((values < lowest) | (values >= len(names)))
-        if outside.size:
-            row = outside[0]
-            raise DataError(
-                f"{origin}: {name}[{row}] is {values[row]}, and there are {len(names)} names of "
-                "groups; number the groups from 0 and name all of them"
-            )
-        checked[name] = values.reshape(-1).astype(np.int64)
-    return checked
+def _check_groups(part: str, values: np.ndarray, samples: int, names: Sequence[str]) -> np.ndarray:
+    """Check the groups of training or test samples; return them as int64 indices into `names`."""
+    is_test = part == "test"
+    if values.shape != (samples,) and not (is_test and values.size == 0):
+        raise DataError(
+            f"group_{part} has shape {values.shape}, and there are {samples} {part} samples; "
+            "give every sample one group"
+        )
+    outside = np.flatnonzero((values < (NOBODY if is_test else 0)) | (values >= len(names)))
+    if outside.size:
+        row = outside[0]
+        raise DataError(
+            f"group_{part}[{row}] is {values[row]}, and there are {len(names)} names of groups; "
+            "number the groups from 0 and name all of them"
+        )
+    return values.reshape(-1).astype(np.int64)
 
 
 def check_part(part: str, x: np.ndarray, y: np.ndarray) -> None:

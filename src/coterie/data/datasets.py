@@ -65,24 +65,16 @@ class Raw:
     groups: Groups | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Dataset:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Dataset(Raw):
     """A checked data set, memory-mapped read-only: x is uint8 or float32, y is int64.
 
-    `mean` and `std` are as in `Raw`; `fingerprint` is the SHA-256 of the contents.
+    `fingerprint` is the SHA-256 of the contents.
     """
 
     name: str
     path: Path
     fingerprint: str
-    x_train: np.ndarray
-    y_train: np.ndarray
-    x_test: np.ndarray
-    y_test: np.ndarray
-    classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    groups: Groups | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -114,14 +106,13 @@ def load(name: str, root: str = "", cache: Path | None = None, resize: int = 0) 
     files, whose arrays may be memory-mapped from the folder `scratch`. If it reads files it also
     has `files(root)`: their paths, sizes and times are the key of the decoded copy.
     """
-    checks.check_name("data.name", name, names())
+    registry.check_known("data.name", name, names())
     source = import_module(f"coterie.data.sources.{name.replace('-', '_')}")
     checks.check_resize(name, resize, hasattr(source, "decode"))
     folder = (cache or default_cache()).absolute()
     pointer = None
     if hasattr(source, "files"):
-        files = (*_list_code(source), *_list_files(source, root))
-        pointer = _find_pointer(folder, name, resize, files)
+        pointer = _find_pointer(folder, name, resize, _list_files(source, root))
     if pointer:
         # If the pointer is missing, or its folder is damaged, the data are only decoded again.
         with contextlib.suppress(OSError, ValueError, DataError):
@@ -149,25 +140,22 @@ def open_cached(path: Path) -> Dataset:
     """Memory-map a data set from its cache folder; the error names a damaged file."""
     try:
         meta = json.loads((path / _META).read_bytes())
-        described = meta["arrays"]
-        arrays = {name: _map(path / f"{name}.npy", described[name]) for name in checks.ARRAYS}
+        arrays = {name: _map(path / f"{name}.npy", kind) for name, kind in meta["arrays"].items()}
         groups = None
         if "groups" in meta:
-            train, test = (
-                _map(path / f"{name}.npy", described[name]) for name in checks.GROUP_ARRAYS
-            )
-            groups = Groups(train, test, tuple(str(group) for group in meta["groups"]))
+            train, test = (arrays.pop(name) for name in checks.GROUP_ARRAYS)
+            groups = Groups(train, test, tuple(meta["groups"]))
         return Dataset(
-            name=str(meta["name"]),
+            name=meta["name"],
             path=path,
-            fingerprint=str(meta["fingerprint"]),
-            classes=int(meta["classes"]),
-            mean=tuple(float(value) for value in meta["mean"]),
-            std=tuple(float(value) for value in meta["std"]),
+            fingerprint=meta["fingerprint"],
+            classes=meta["classes"],
+            mean=tuple(meta["mean"]),
+            std=tuple(meta["std"]),
             groups=groups,
             **arrays,
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(path / _META, error) from error
 
 
@@ -189,18 +177,12 @@ def _damaged(file: Path, reason: object) -> DataError:
 
 
 def _list_files(source: ModuleType, root: str) -> tuple[Path, ...]:
-    """List the files that a source reads."""
+    """List the files of the data and of the decoding code: the copy is stale if one changes."""
+    code = (Path(source.__file__ or ""), *sorted(Path(__file__).parent.glob("formats/*.py")))
     try:
-        files: tuple[Path, ...] = source.files(root)
+        return (*code, *source.files(root))
     except (OSError, ValueError) as error:
         raise DataError(f"{root} cannot be read ({error}); check data.root") from error
-    return files
-
-
-def _list_code(source: ModuleType) -> tuple[Path, ...]:
-    """List the files of the decoding code: when one changes, the cached copy may be wrong."""
-    formats = Path(__file__).parent / "formats"
-    return (Path(source.__file__ or ""), *sorted(formats.glob("*.py")))
 
 
 def _find_pointer(folder: Path, name: str, resize: int, files: Iterable[Path]) -> Path | None:
@@ -245,17 +227,10 @@ def _unwritable(folder: Path, error: OSError) -> DataError:
 
 def _cache(name: str, raw: Raw, folder: Path, origin: str) -> Dataset:
     """Check the arrays, write them unless the same contents are cached already, and map them."""
-    unchecked = {array: np.asanyarray(getattr(raw, array)) for array in checks.ARRAYS}
-    arrays, classes = checks.check(origin, unchecked, raw.classes, raw.mean, raw.std)
-    meta: dict[str, Any] = {
-        "format": _FORMAT,
-        "classes": classes,
-        "mean": list(raw.mean),
-        "std": list(raw.std),
-    }
+    arrays, classes = checks.check(origin, raw)
+    meta: dict[str, Any] = {"format": _FORMAT, "classes": classes}
+    meta |= {"mean": list(raw.mean), "std": list(raw.std)}
     if raw.groups is not None:
-        groups = (raw.groups.train, raw.groups.test)
-        arrays |= checks.check_groups(origin, arrays, groups, raw.groups.names)
         meta["groups"] = list(raw.groups.names)
     meta["arrays"] = {
         array: {"shape": list(values.shape), "dtype": values.dtype.name}

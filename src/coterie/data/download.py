@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from coterie.core import registry
 from coterie.core.errors import ConfigError, DataError
 from coterie.core.formatting import format_bytes
-from coterie.data import checks, datasets
+from coterie.data import datasets
 
 _CHUNK = 2**20
 _TIMEOUT = 30
@@ -88,7 +89,7 @@ REMOTES: dict[str, tuple[Remote, ...]] = {
 
 def fetch(dataset: str, root: Path, say: Callable[[str], object]) -> None:
     """Download the official files of a data set to `root`, reporting every step."""
-    checks.check_name("the data set", dataset, datasets.names())
+    registry.check_known("the data set", dataset, datasets.names())
     if dataset == "digits":
         say("digits comes with scikit-learn: there is nothing to download")
         return
@@ -111,11 +112,16 @@ def _fetch_file(remote: Remote, target: Path, say: Callable[[str], object]) -> N
     temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        received, digest = _save(remote, temporary)
+        with temporary.open("wb") as file:
+            for chunk in _read_chunks(remote, temporary.parent):
+                file.write(chunk)
+                if file.tell() > remote.size:  # not the right file: do not fill the disk
+                    break
+        digest = _hash(temporary)
         if digest != remote.sha256:
             raise DataError(
-                f"{remote.address} gave {received} of {remote.size} bytes with SHA-256 {digest}, "
-                f"not {remote.sha256}; the file was removed: try again"
+                f"{remote.address} gave {temporary.stat().st_size} of {remote.size} bytes with "
+                f"SHA-256 {digest}, not {remote.sha256}; the file was removed: try again"
             )
         temporary.rename(target)
     except OSError as error:
@@ -130,8 +136,7 @@ def _fetch_file(remote: Remote, target: Path, say: Callable[[str], object]) -> N
 def _check_existing(remote: Remote, target: Path) -> None:
     """Refuse a different file of that name: it is the user's, so it is not replaced."""
     try:
-        with target.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = _hash(target)
     except OSError as error:
         raise DataError(f"{target} cannot be read ({error.strerror}); move it away") from error
     if digest != remote.sha256:
@@ -141,17 +146,9 @@ def _check_existing(remote: Remote, target: Path) -> None:
         )
 
 
-def _save(remote: Remote, temporary: Path) -> tuple[int, str]:
-    """Write the response to a file; return its length and SHA-256."""
-    received, digest = 0, hashlib.sha256()
-    with temporary.open("wb") as file:
-        for chunk in _read_chunks(remote, temporary.parent):
-            file.write(chunk)
-            digest.update(chunk)
-            received += len(chunk)
-            if received > remote.size:  # not the right file: do not fill the disk
-                break
-    return received, digest.hexdigest()
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_chunks(remote: Remote, folder: Path) -> Iterator[bytes]:

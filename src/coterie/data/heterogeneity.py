@@ -2,8 +2,6 @@
 
 import numpy as np
 
-from coterie.data.imbalance import entropy
-
 SIGMA = 1e-6  # the share that MFCL assigns to a class that a client does not have
 
 
@@ -42,6 +40,18 @@ def measure(table: np.ndarray, sigma: float = SIGMA) -> dict[str, float]:
         "effective_classes": float(np.exp2(entropies).mean()),
         "size_gini": _gini(sizes),
     }
+
+
+def entropy(shares: np.ndarray) -> np.ndarray:
+    """Compute the entropy in bits of every row of shares; a share of 0 adds nothing."""
+    logarithms = np.log2(np.where(shares > 0, shares, 1.0))
+    return np.asarray(-(shares * logarithms).sum(axis=-1))
+
+
+def class_imbalance(counts: np.ndarray) -> float:
+    """Compute beta^CIB = log2 K - H(p) of samples by class (MFCL's Eq. 6); 0 if balanced."""
+    sizes = np.asarray(counts, np.float64)
+    return max(0.0, float(np.log2(len(sizes)) - entropy(sizes / sizes.sum())))
 
 
 def _sum_divergences(shares: np.ndarray) -> float:

@@ -3,43 +3,18 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
-from importlib import import_module
+from dataclasses import dataclass, field
+from inspect import isabstract
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Any
 
 import numpy as np
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
-from coterie.data import checks
 from coterie.data.checks import NOBODY
-from coterie.data.skew import Shift, Skewed
-
-if TYPE_CHECKING:
-    from coterie.data.datasets import Groups
-
-
-class Scheme(Protocol):
-    """A rule that divides the training set among clients, with its settings."""
-
-    @property
-    def min_samples(self) -> int:
-        """The minimum number of training samples of a client."""
-
-    def deal(
-        self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
-    ) -> dict[int, np.ndarray]:
-        """Assign training indices to every client, in the order in which they are dealt."""
-
-    def select_groups(self, groups: "Groups | None") -> np.ndarray | None:
-        """Return the data set's group of every client, or None if clients are not groups."""
-
-    def draw_shifts(self, clients: Sequence[int], classes: int, seed: int) -> dict[int, Shift]:
-        """Draw how the samples of some clients are changed; empty for most partitions."""
-
-    def check_shape(self, shape: Sequence[int]) -> None:
-        """Reject samples of a shape that the shifts cannot change."""
+from coterie.data.datasets import Groups
+from coterie.data.skew import Labels, Shares, Shift, Skewed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +66,10 @@ class Partition:
 
     def class_table(self, labels: np.ndarray, classes: int) -> np.ndarray:
         """Count the training samples by client (in order) and class."""
-        return _count_classes(self.train, labels, classes)
+        table = np.zeros((len(self.train), classes), np.int64)
+        for row, share in zip(table, self.train.values(), strict=True):
+            row += np.bincount(labels[share], minlength=classes)
+        return table
 
     def pack(self) -> dict[str, np.ndarray]:
         """Pack everything but the names into flat arrays that can be sent to workers."""
@@ -134,33 +112,27 @@ def kinds() -> tuple[str, ...]:
     return registry.names("data/partitions")
 
 
-def load_class(kind: str) -> type[Scheme]:
+def load_class(kind: str) -> type[Skewed]:
     """Import the dataclass of a rule: `dirichlet` gives `Dirichlet`; or a user's own class."""
-    if ":" in kind:
-        own = registry.import_own(kind, "partition.kind")
-        if not (isinstance(own, type) and issubclass(own, Skewed) and hasattr(own, "deal")):
-            raise ConfigError(
-                f"partition.kind = {kind!r} is not a partition: a dataclass that extends "
-                "coterie.data.skew:Skewed and has min_samples and deal()"
-            )
-        return cast(type[Scheme], own)
-    checks.check_name("partition.kind", kind, kinds())
-    module = import_module(f"coterie.data.partitions.{kind.replace('-', '_')}")
-    (rule,) = (
-        value
-        for value in vars(module).values()
-        if isinstance(value, type) and is_dataclass(value) and value.__module__ == module.__name__
+    base: type[Any] = Skewed
+    if ":" not in kind:
+        return registry.find("data/partitions", kind, base, "partition.kind")
+    rule = registry.import_own(kind, "partition.kind")
+    if isinstance(rule, type) and issubclass(rule, Skewed) and not isabstract(rule):
+        return rule
+    raise ConfigError(
+        f"partition.kind = {kind!r} is not a partition: a dataclass that extends "
+        "coterie.data.skew:Skewed and has min_samples and deal()"
     )
-    return cast(type[Scheme], rule)
 
 
 def divide(
-    scheme: Scheme,
-    y_train: np.ndarray,
-    y_test: np.ndarray,
+    scheme: Skewed,
+    y_train: Labels,
+    y_test: Labels,
     classes: int,
     seed: int,
-    groups: "Groups | None" = None,
+    groups: Groups | None = None,
     shape: Sequence[int] = (),
 ) -> Partition:
     """Divide the training set by the rule and the test set accordingly; no sample is dealt twice.
@@ -170,8 +142,7 @@ def divide(
     if shape:
         scheme.check_shape(shape)
     train = scheme.deal(y_train, classes, seed, groups)
-    _check_shares(scheme, train)
-    _check_dealt(type(scheme).__name__, _concatenate(train), len(y_train))
+    _check_shares(scheme, train, len(y_train))
     shifts = scheme.draw_shifts(tuple(train), classes, seed)
     chosen = scheme.select_groups(groups)
     if chosen is None or groups is None:
@@ -183,8 +154,8 @@ def divide(
     return Partition(train, dict(zip(train, own, strict=True)), names, shifts)
 
 
-def _check_shares(scheme: Scheme, train: Mapping[int, np.ndarray]) -> None:
-    """Check that there is a client, and that each has enough samples."""
+def _check_shares(scheme: Skewed, train: Shares, samples: int) -> None:
+    """Check that there is a client, that each has enough samples, and none is dealt twice."""
     rule = type(scheme).__name__
     if not train:
         raise ConfigError(f"the partition {rule} made no client; use another partition.kind")
@@ -195,10 +166,7 @@ def _check_shares(scheme: Scheme, train: Mapping[int, np.ndarray]) -> None:
                 f"partition.min_samples={scheme.min_samples}, but client {client} of {rule} has "
                 f"{len(share)} samples; lower it{fewer}"
             )
-
-
-def _check_dealt(rule: str, dealt: np.ndarray, samples: int) -> None:
-    """Check that every index is valid and none is dealt twice."""
+    dealt = _concatenate(train)
     outside = dealt[(dealt < 0) | (dealt >= samples)]
     if outside.size:
         raise ConfigError(
@@ -213,16 +181,14 @@ def _check_dealt(rule: str, dealt: np.ndarray, samples: int) -> None:
         )
 
 
-def deal_test(
-    train: Mapping[int, np.ndarray], y_train: np.ndarray, y_test: np.ndarray, classes: int
-) -> dict[int, np.ndarray]:
+def deal_test(train: Shares, y_train: Labels, y_test: Labels, classes: int) -> Shares:
     """Deal the test samples of every class in proportion to the clients' training samples of it.
 
     The samples of a class, in order, are cut at the rounded cumulative shares, so that each is
     dealt exactly once; a class that no client trains on is not dealt.
     """
     clients = np.array(list(train), np.int64)
-    cumulative = np.cumsum(_count_classes(train, y_train, classes), axis=0)
+    cumulative = np.cumsum(Partition(train, {}).class_table(y_train, classes), axis=0)
     owner = np.full(len(y_test), NOBODY)
     for k in np.flatnonzero(cumulative[-1]):
         members = np.flatnonzero(y_test == k)
@@ -233,16 +199,6 @@ def deal_test(
     order = np.argsort(owner, kind="stable")[np.count_nonzero(owner == NOBODY) :]
     ends = np.searchsorted(owner[order], np.arange(1, len(clients)))
     return dict(zip(clients.tolist(), np.split(order, ends), strict=True))
-
-
-def _count_classes(
-    shares: Mapping[int, np.ndarray], labels: np.ndarray, classes: int
-) -> np.ndarray:
-    """Count the samples by client, in order, and class."""
-    table = np.zeros((len(shares), classes), np.int64)
-    for row, share in zip(table, shares.values(), strict=True):
-        row += np.bincount(labels[share], minlength=classes)
-    return table
 
 
 def _indices(share: object) -> np.ndarray:

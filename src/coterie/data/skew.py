@@ -5,17 +5,21 @@ the test set of the server stays as it is.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from coterie.core import seeds
 from coterie.core.errors import ConfigError
 from coterie.core.fields import NonNegative, Share
+from coterie.data.datasets import Groups
 
-if TYPE_CHECKING:
-    from coterie.data.datasets import Groups
+Labels = np.ndarray  # the class of every training sample
+Shares = dict[int, np.ndarray]  # the training indices of every client
+Swap = tuple[int, ...]  # the new label of every class
 
 _BYTE = 255.0
 _IMAGE_AXES = 4
@@ -37,7 +41,7 @@ class Shift:
     seed: int = 0  # of the noise
     angle: float = 0.0  # degrees, counter-clockwise
     style: tuple[float, ...] = ()  # brightness, contrast, then a gain per channel
-    classes: tuple[int, ...] = ()  # the new label of every class
+    classes: Swap = ()
 
     def change_images(self, images: np.ndarray, rows: np.ndarray, test: bool) -> np.ndarray:
         """Return the changed samples as float32; `rows` are their indices in the data set.
@@ -78,15 +82,14 @@ class Shift:
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Shift":
         """Reconstruct a shift from `to_plain`; JSON has turned its tuples into lists."""
-        fields: dict[str, Any] = dict(plain)
-        for name in fields.keys() & {"style", "classes"}:
-            fields[name] = tuple(fields[name])
+        values = ((key, tuple(v) if isinstance(v, list) else v) for key, v in plain.items())
+        fields: dict[str, Any] = dict(values)
         return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skewed:
-    """The keys that all partitions share.
+class Skewed(ABC):
+    """A rule that divides the training set among clients, with the keys that all of them share.
 
     `skew` makes features differ: `noise` (NIID-Bench: client i of N, counted from 1, has Gaussian
     noise of standard deviation strength i / N), `rotation` (one angle per client, evenly spread
@@ -110,6 +113,15 @@ class Skewed:
                 "partition.skew=none"
             )
 
+    @property
+    @abstractmethod
+    def min_samples(self) -> int:
+        """The minimum number of training samples of a client."""
+
+    @abstractmethod
+    def deal(self, labels: Labels, classes: int, seed: int, groups: Groups | None = None) -> Shares:
+        """Assign training indices to every client, in the order in which they are dealt."""
+
     def check_shape(self, shape: Sequence[int]) -> None:
         """Reject samples that are not images where they would be rotated or restyled."""
         if self.skew in ("rotation", "style") and len(shape) + 1 != _IMAGE_AXES:
@@ -118,7 +130,7 @@ class Skewed:
                 f"samples have shape {tuple(shape)}; use partition.skew=noise or none"
             )
 
-    def select_groups(self, groups: "Groups | None") -> np.ndarray | None:
+    def select_groups(self, groups: Groups | None) -> np.ndarray | None:
         """Return the data set's group of every client, or None if clients are not groups."""
         return None
 
@@ -134,8 +146,6 @@ class Skewed:
         return shifts
 
     def _draw_features(self, rank: int, clients: int, client: int, seed: int) -> dict[str, Any]:
-        from coterie.core import seeds
-
         if self.skew == "noise":
             own = seeds.derive(seed, "skew/noise", client=client)
             return {"noise": self.strength * (rank + 1) / clients, "seed": own}
@@ -143,19 +153,14 @@ class Skewed:
             fraction = 2 * rank / (clients - 1) - 1 if clients > 1 else 0.0  # from -1 to 1
             return {"angle": self.strength * fraction}
         if self.skew == "style":
-            drawn = seeds.generator(seed, "skew/style", client=client).uniform(
-                -self.strength, self.strength, 2 + _MOST_CHANNELS
-            )
+            random = seeds.generator(seed, "skew/style", client=client)
+            drawn = random.uniform(-self.strength, self.strength, 2 + _MOST_CHANNELS)
             brightness, *factors = drawn.tolist()
             return {"style": (brightness / 2, *(1 + factor for factor in factors))}
         return {}
 
-    def _draw_swaps(
-        self, clients: Sequence[int], classes: int, seed: int
-    ) -> dict[int, tuple[int, ...]]:
+    def _draw_swaps(self, clients: Sequence[int], classes: int, seed: int) -> dict[int, Swap]:
         """Choose clients (at least one) and exchange their classes in pairs; an odd class stays."""
-        from coterie.core import seeds
-
         if not self.label_swap:
             return {}
         chosen = max(1, int(self.label_swap * len(clients) + 0.5))

@@ -1,7 +1,10 @@
 """Subsets of the samples: balanced, with a long tail, or held out."""
 
+from collections.abc import Callable
+
 import numpy as np
 
+from coterie.core import seeds
 from coterie.core.errors import ConfigError
 
 _SPLIT_SEED = 0
@@ -18,8 +21,6 @@ def select(
     n_max * rho^(-k / (K - 1)) samples, n_max being the size of the largest class. `limit` then
     keeps that many of the rest, with classes as equal in size as they allow.
     """
-    from coterie.core import seeds
-
     if not (np.isfinite(imbalance) and imbalance >= 1):
         raise ConfigError(f"data.imbalance={imbalance} must be 1 (no long tail) or more")
     if limit < 0:
@@ -68,24 +69,17 @@ def share_equally(counts: np.ndarray, limit: int) -> np.ndarray:
 
 def set_aside(labels: np.ndarray, seed: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     """Set aside `share` of every class; return the indices that remain and those set aside."""
-    from coterie.core import seeds
-
-    aside = np.zeros(len(labels), bool)
-    if share == 0:
-        return np.flatnonzero(~aside), np.flatnonzero(aside)
     random = seeds.generator(seed, "subset/holdout")
-    for k in np.unique(labels):
-        members = random.permutation(np.flatnonzero(labels == k))
-        aside[members[: round(share * len(members))]] = True
-    if not aside.any():
+    left, aside = _split(labels, random, lambda members: round(share * members))
+    if share and not aside.size:
         raise ConfigError(
             f"data.holdout={share} sets none of the {len(labels)} training samples aside; raise it"
         )
-    if len(left := np.unique(labels[~aside])) < (classes := len(np.unique(labels))):
+    if len(kept := np.unique(labels[left])) < (classes := len(np.unique(labels))):
         raise ConfigError(
-            f"data.holdout={share} leaves {len(left)} of {classes} classes to train on; lower it"
+            f"data.holdout={share} leaves {len(kept)} of {classes} classes to train on; lower it"
         )
-    return np.flatnonzero(~aside), np.flatnonzero(aside)
+    return left, aside
 
 
 def hold_out(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -94,12 +88,18 @@ def hold_out(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     A class of one sample stays in the training set; larger classes have at least one test sample.
     """
     random = np.random.default_rng(_SPLIT_SEED)
-    is_test = np.zeros(len(labels), bool)
+    return _split(labels, random, lambda n: max(round(n / _TEST_SHARE), 1) if n > 1 else 0)
+
+
+def _split(
+    labels: np.ndarray, random: np.random.Generator, count: Callable[[int], int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Take `count(size)` random samples of every class out; return the sorted rest, and these."""
+    taken = np.zeros(len(labels), bool)
     for k in np.unique(labels):
         members = random.permutation(np.flatnonzero(labels == k))
-        tests = max(round(len(members) / _TEST_SHARE), 1) if len(members) > 1 else 0
-        is_test[members[:tests]] = True
-    return np.flatnonzero(~is_test), np.flatnonzero(is_test)
+        taken[members[: count(len(members))]] = True
+    return np.flatnonzero(~taken), np.flatnonzero(taken)
 
 
 def _draw(

@@ -97,16 +97,12 @@ class _Array:
 
     __slots__ = ("value",)
 
-    def __init__(self) -> None:
+    def __init__(self, *_: Any) -> None:
         self.value: np.ndarray | None = None
 
     def __setstate__(self, state: Any) -> None:
         _, shape, kind, fortran, data = state
         self.value = _array(data, kind, shape, "F" if fortran else "C")
-
-
-def _reconstruct(*_: Any) -> _Array:
-    return _Array()
 
 
 def _from_buffer(data: Any, kind: Any, shape: Any, order: Any) -> _Array:
@@ -159,10 +155,8 @@ def _plain(value: Any, depth: int) -> Any:
         return value.value
     if isinstance(value, dict):
         return {_leaf(key): _plain(entry, depth + 1) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_plain(entry, depth + 1) for entry in value]
-    if isinstance(value, tuple):
-        return tuple(_plain(entry, depth + 1) for entry in value)
+    if isinstance(value, list | tuple):
+        return type(value)(_plain(entry, depth + 1) for entry in value)
     return _leaf(value)
 
 
@@ -173,7 +167,7 @@ def _leaf(value: Any) -> Any:
 
 
 _ADMITTED: dict[tuple[str, str], Callable[..., Any]] = {
-    ("numpy", "ndarray"): _reconstruct,
+    ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Type,
     ("_codecs", "encode"): _encode,
     ("__builtin__", "bytes"): _empty,
@@ -182,7 +176,7 @@ _ADMITTED: dict[tuple[str, str], Callable[..., Any]] = {
         (f"numpy.{core}.{module}", name): stand_in
         for core in ("core", "_core")
         for module, name, stand_in in (
-            ("multiarray", "_reconstruct", _reconstruct),
+            ("multiarray", "_reconstruct", _Array),
             ("multiarray", "scalar", _scalar),
             ("numeric", "_frombuffer", _from_buffer),
         )

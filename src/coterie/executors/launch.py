@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from coterie.core.errors import RunFailed
 
@@ -29,48 +29,6 @@ _STARTUP_VARIABLES = (
     *("PYTHON", "LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_"),
     *("MKL_", "OPENBLAS_", "ATEN_", "TORCH_"),
 )
-
-
-class Process(Protocol):
-    """A process with two pipes: the part of `subprocess.Popen` that is used here."""
-
-    @property
-    def pid(self) -> int: ...  # noqa: D102
-    @property
-    def stdin(self) -> IO[bytes] | None: ...  # noqa: D102
-    @property
-    def stdout(self) -> IO[bytes] | None: ...  # noqa: D102
-    @property
-    def returncode(self) -> int | None:
-        """The exit status, negative for a signal; None before `poll` or `wait`, or if unknown."""
-
-    def poll(self) -> int | None:
-        """Return the exit status, or None while the process runs."""
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
-
-    def wait(self) -> object:
-        """Wait until the process has ended."""
-
-
-def start(environment: Mapping[str, str]) -> Process:
-    """Start a worker with this environment, and the folder and import path of this process."""
-    environment = {**environment, "PYTHONPATH": os.pathsep.join(_import_path())}
-    if not can_fork():
-        return subprocess.Popen(
-            [sys.executable, "-m", "coterie.executors.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,  # Ctrl-C reaches only the main process, which ends its workers
-        )
-    for _ in range(2):
-        try:
-            return Child(fork_server(environment), environment)
-        except Gone as error:  # the fork server was killed: the second attempt starts a new one
-            reason = error
-    raise RunFailed(f"no worker can be started: {reason}")
 
 
 def can_fork() -> bool:
@@ -112,12 +70,8 @@ class ForkServer:
                 env=environment,
                 start_new_session=True,
             )
+        self.pid = self._process.pid
         self._read_reply()  # the imports are done
-
-    @property
-    def pid(self) -> int:
-        """The process ID of the fork server."""
-        return self._process.pid
 
     def ours(self) -> bool:
         """Whether this very process started it, and not a parent that we were forked from."""
@@ -151,8 +105,7 @@ class ForkServer:
                 text += chunk
         except BaseException as error:
             self._give_up(error)
-        reply: dict[str, Any] = json.loads(text)
-        return reply
+        return dict(json.loads(text))
 
     def _give_up(self, error: BaseException) -> NoReturn:
         """Close, even after an interrupt: a late reply would be mistaken for the next one."""
@@ -184,8 +137,6 @@ class Child:
     def __init__(self, parent: ForkServer, environment: Mapping[str, str]) -> None:
         self._parent = parent
         self._ended, self.returncode = False, None
-        self.stdin: IO[bytes] | None
-        self.stdout: IO[bytes] | None
         request = {
             "do": "start",
             "environment": dict(environment),
@@ -260,6 +211,28 @@ class Child:
             time.sleep(0.01)
 
 
+Process = subprocess.Popen[bytes] | Child  # both have pid, pipes, returncode, poll, kill and wait
+
+
+def start(environment: Mapping[str, str]) -> Process:
+    """Start a worker with this environment, and the folder and import path of this process."""
+    environment = {**environment, "PYTHONPATH": os.pathsep.join(_import_path())}
+    if not can_fork():
+        return subprocess.Popen(
+            [sys.executable, "-m", "coterie.executors.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches only the main process, which ends its workers
+        )
+    for _ in range(2):
+        try:
+            return Child(fork_server(environment), environment)
+        except Gone as error:  # the fork server was killed: the second attempt starts a new one
+            reason = error
+    raise RunFailed(f"no worker can be started: {reason}")
+
+
 def _open_pidfd(pid: int) -> int | None:
     """Open a file descriptor that refers to this process even if its ID is reused (Linux)."""
     try:
@@ -309,19 +282,18 @@ def fork_server(environment: Mapping[str, str]) -> ForkServer:
         return _server
 
 
-def _forget() -> None:
-    """In a fork of this process: drop the fork server, which belongs to the parent."""
-    global _server, _lock
-    _lock = threading.Lock()
-    if _server is not None:
-        _server.close()
-    _server = None
-
-
 def _reap() -> None:
     """Reap the fork server at exit so that its CPU time is charged to this process."""
     if _server is not None:
         _server.close()
+
+
+def _forget() -> None:
+    """In a fork of this process: drop the fork server, which belongs to the parent."""
+    global _server, _lock
+    _lock = threading.Lock()
+    _reap()
+    _server = None
 
 
 if can_fork():

@@ -92,9 +92,7 @@ class _Gate:
     def enter(self, alone: bool) -> Iterator[None]:
         with self._condition:
             self._waiting_alone += alone
-            self._condition.wait_for(
-                lambda: self._running == 0 if alone else not self._waiting_alone
-            )
+            self._condition.wait_for(lambda: not (self._running if alone else self._waiting_alone))
             self._running += 1
         try:
             yield
@@ -169,22 +167,17 @@ class _Queue:
 
     def replies(self) -> Iterator[Reply]:
         """Yield the replies in the order of the tasks."""
-        position = 0
         while True:
             with self._condition:
-                while (
-                    position not in self._answers
-                    and self._error is None
-                    and self._count != position
-                ):
-                    self._condition.wait(1.0)
+                self._condition.wait_for(
+                    lambda: self._error or self._yielded in {self._count, *self._answers}
+                )
                 if self._error is not None:
                     raise self._error
-                if self._count == position and position not in self._answers:
+                if self._yielded not in self._answers:
                     return
-                reply = self._answers.pop(position)
-                position += 1
-                self._yielded = position
+                reply = self._answers.pop(self._yielded)
+                self._yielded += 1
                 self._condition.notify_all()
             yield reply
 
@@ -288,9 +281,8 @@ class Processes:
                 self._replace_worker(slot)  # memory ran out: try again alone, in a new process
             except wire.Late:
                 self._replace_worker(slot)
-                failure = Failure(
-                    "late", f"no answer within executor.timeout = {self._timeout:g} s"
-                )
+                reason = f"no answer within executor.timeout = {self._timeout:g} s"
+                failure = Failure("late", reason)
                 return Reply(task.client, error=failure, seconds=time.monotonic() - start)
             except wire.Closed:
                 code = self._replace_worker(slot)

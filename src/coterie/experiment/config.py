@@ -14,7 +14,8 @@ from coterie.core import registry, settings
 from coterie.core.errors import ConfigError
 from coterie.data import datasets
 from coterie.data.augment import make_augment
-from coterie.data.partition import Scheme, load_class
+from coterie.data.partition import load_class
+from coterie.data.skew import Skewed
 from coterie.experiment import own
 from coterie.experiment.evaluators import make_evaluators
 from coterie.experiment.schema import validate, write_fields
@@ -50,7 +51,7 @@ class Config:
     tables: Tables  # resolved: every key of every table
     run: settings.RunSettings
     data: settings.DataSettings
-    partition: Scheme
+    partition: Skewed
     net: settings.NetSettings
     objective: Objective
     method: Method

@@ -14,7 +14,7 @@ from coterie.core.bundle import Blob, Bundle, ClientState, Payload, ServerState,
 from coterie.core.errors import ConfigError, Diverged, NoReplies
 from coterie.core.settings import Local, NormKind
 from coterie.core.task import ClientId, Reply, Round
-from coterie.data.imbalance import class_imbalance
+from coterie.data.heterogeneity import class_imbalance
 from coterie.kit import (
     clustering,
     losses,

@@ -44,7 +44,7 @@ def test_listing_imports_neither_torch_nor_sklearn() -> None:
 
 
 def test_an_unknown_name_shows_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data\.name = 'digit' .*did you mean 'digits'.*arrays"):
+    with pytest.raises(ConfigError, match=r"data\.name = 'digit' .*did you mean 'digits'"):
         load("digit", cache=tmp_path)
 
 

@@ -13,12 +13,13 @@ from coterie.data.sources import csv as csv_source
 def test_a_fifth_of_every_user_is_held_out_for_its_own_tests() -> None:
     users = ["a"] * 10 + ["b"] * 4 + ["c"] * 7
     classes = [*("01" * 5), *"0011", *"0000001"]
-    rows = csv_source._Rows(users, classes, [Path(str(n)) for n in range(len(users))])
+    paths = map(Path, map(str, range(len(users))))
+    rows = list(map(csv_source._Row, users, classes, paths))
     train, own = csv_source._hold_out(rows)
-    assert sorted(map(str, [*train.paths, *own.paths])) == sorted(map(str, rows.paths))
-    assert sorted(own.users) == ["a", "a", "c"]
-    assert sorted(c for u, c in zip(own.users, own.classes, strict=True) if u == "a") == ["0", "1"]
-    assert csv_source._hold_out(rows)[1].paths == own.paths
+    assert sorted(train + own) == sorted(rows)
+    assert [row.user for row in own] == ["a", "a", "c"]
+    assert sorted(row.label for row in own if row.user == "a") == ["0", "1"]
+    assert csv_source._hold_out(rows)[1] == own
 
 
 def test_users_are_clients_that_test_on_what_they_held_out(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,12 @@ def write(folder: Path, ending: str = ".gz", dash: str = "-") -> None:
     for part, (x, y) in PARTS.items():
         (folder / f"{part}-images{dash}idx3-ubyte{ending}").write_bytes(squeeze(idx(x)))
         (folder / f"{part}-labels{dash}idx1-ubyte{ending}").write_bytes(squeeze(idx(y)))
+
+
+def install_debian(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    source = replace(fashion_mnist._SOURCE, debian=folder)
+    monkeypatch.setattr(fashion_mnist, "files", source.files)
+    monkeypatch.setattr(fashion_mnist, "read", source.read)
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
@@ -64,7 +71,7 @@ def test_a_default_root_does_not_confuse_the_two(
 ) -> None:
     write(tmp_path)
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
-    monkeypatch.setattr(fashion_mnist, "_DEBIAN", tmp_path / "debian")
+    install_debian(monkeypatch, tmp_path / "debian")
     for name in ("mnist", "fashion-mnist"):
         with pytest.raises(DataError, match=f"{name}.* was not found"):
             load(name, cache=tmp_path / "cache")
@@ -76,7 +83,7 @@ def test_missing_data_names_every_place_and_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "no"))
-    monkeypatch.setattr(fashion_mnist, "_DEBIAN", tmp_path / "debian")
+    install_debian(monkeypatch, tmp_path / "debian")
     with pytest.raises(DataError) as caught:
         load("fashion-mnist", cache=tmp_path)
     said = str(caught.value)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -104,11 +105,12 @@ def soon(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
 
 def pipes(pid: int) -> set[str]:
     """The pipes and sockets that a process holds, other than its standard error."""
-    found = set()
+    names = set()
     for handle in Path(f"/proc/{pid}/fd").iterdir():
-        if handle.name != "2":
-            found.add(str(handle.readlink()))
-    return {name for name in found if name.startswith(("pipe:", "socket:"))}
+        with suppress(FileNotFoundError):  # closed meanwhile, as a worker does while it starts
+            if handle.name != "2":
+                names.add(str(handle.readlink()))
+    return {name for name in names if name.startswith(("pipe:", "socket:"))}
 
 
 def test_all_workers_are_forked_from_one_fork_server(start: Callable[[], launch.Child]) -> None:

@@ -105,7 +105,9 @@ def dataset(shape: tuple[int, ...], dtype: type = np.uint8) -> Dataset:
     x = generator.integers(0, 256, size=(50, *shape)).astype(dtype)
     y = np.arange(50) % 3
     mean, std = MEAN[: shape[0]], STD[: shape[0]]
-    return Dataset("made", Path("made"), "", x, y, x[::-1][:20], y[:20], 3, mean, std)
+    return Dataset(
+        *(x, y, x[::-1][:20], y[:20], 3, mean, std), name="made", path=Path("made"), fingerprint=""
+    )
 
 
 def shard(of: Dataset, augment: str, in_lanes: bool) -> DataShard:

@@ -11,14 +11,13 @@ import numpy as np
 
 from coterie.core.errors import DataError
 from coterie.data import unpickle
+from coterie.data.datasets import Raw
 from coterie.data.formats import locate
 
 _SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
 _LARGEST = 2**29  # bytes; larger than any official file
 _UNREADABLE = (tarfile.TarError, EOFError, OSError, zlib.error)
-
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,55 +40,83 @@ class Layout:
         return (*self.train, self.test)
 
 
-Layouts = tuple[Layout, ...]
+@dataclass(frozen=True, slots=True)
+class Cifar:
+    """CIFAR-10 or CIFAR-100: its layouts, the number of classes, mean and deviation by channel."""
 
+    name: str
+    layouts: tuple[Layout, ...]
+    classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
-def files(name: str, layouts: Layouts, root: str) -> tuple[Path, ...]:
-    """List the files to read: the archive, or the files of the folder."""
-    layout, path = _find(name, layouts, root)
-    if layout is None:
-        return (path,)
-    for file in layout.names:
-        if not (path / file).is_file():
-            raise DataError(f"{path / file} is missing; unpack {layout.archive} again")
-    return tuple(path / file for file in layout.names)
+    def files(self, root: str) -> tuple[Path, ...]:
+        """List the files to read: the archive, or the files of the folder."""
+        layout, path = self._find(root)
+        if layout is None:
+            return (path,)
+        for file in layout.names:
+            if not (path / file).is_file():
+                raise DataError(f"{path / file} is missing; unpack {layout.archive} again")
+        return tuple(path / file for file in layout.names)
 
+    def read(self, root: str) -> Raw:
+        """Read training images and labels, test images and labels."""
+        layout, path = self._find(root)
+        if layout is None:
+            layout, contents = self._unpack(path)
+        else:
+            contents = {file.name: _read_bytes(file) for file in self.files(root)}
+        parts = [_parse(layout, path / file, contents.pop(file)) for file in layout.names]
+        for file, (x, _) in zip(layout.train, parts, strict=False):
+            if len(x) != len(parts[0][0]):
+                raise DataError(
+                    f"{path / file} has {len(x)} images and {layout.train[0]} {len(parts[0][0])}; "
+                    f"get {layout.archive} again"
+                )
+        x_test, y_test = parts.pop()
+        x_train, y_train = map(np.concatenate, zip(*parts, strict=True))
+        return Raw(x_train, y_train, x_test, y_test, self.classes, self.mean, self.std)
 
-def read(name: str, layouts: Layouts, root: str) -> Arrays:
-    """Read training images and labels, test images and labels."""
-    layout, path = _find(name, layouts, root)
-    if layout is None:
-        layout, contents = _unpack(path, layouts)
-    else:
-        contents = {file.name: _read_bytes(file) for file in files(name, layouts, root)}
-    parts = [_parse(layout, path / file, contents.pop(file)) for file in layout.names]
-    for file, (x, _) in zip(layout.train, parts, strict=False):
-        if len(x) != len(parts[0][0]):
+    def _find(self, root: str) -> tuple[Layout | None, Path]:
+        """Find a folder with its layout, or an archive, whose layout is known once it is read."""
+        base = locate.resolve_root(root)
+        if base.is_file():
+            return None, base
+        searched = [base]
+        for layout in self.layouts:
+            for folder in (base / layout.folder, base):
+                searched.append(folder)
+                if any((folder / file).is_file() for file in layout.names):
+                    return layout, folder
+        for layout in self.layouts:
+            searched.append(base / layout.archive)
+            if searched[-1].is_file():
+                return None, searched[-1]
+        raise locate.describe_missing(self.name, searched, self._archives())
+
+    def _unpack(self, path: Path) -> tuple[Layout, dict[str, bytes]]:
+        """Read the files of an archive by name into memory; nothing is written to disk."""
+        wanted = {file for layout in self.layouts for file in layout.names}
+        try:
+            contents = dict(_read_members(path, wanted))
+        except _UNREADABLE as error:
             raise DataError(
-                f"{path / file} has {len(x)} images and {layout.train[0]} {len(parts[0][0])}; "
-                f"get {layout.archive} again"
-            )
-    x_test, y_test = parts.pop()
-    x_train, y_train = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return x_train.reshape(-1, *_SHAPE), y_train, x_test.reshape(-1, *_SHAPE), y_test
+                f"{path} cannot be unpacked ({error or type(error).__name__}); "
+                "it is truncated or damaged: delete it and get it again"
+            ) from error
+        for layout in self.layouts:
+            if layout.test in contents:
+                missing = [file for file in layout.names if file not in contents]
+                if missing:
+                    raise DataError(f"{path} has no file {missing[0]}; delete it and get it again")
+                return layout, contents
+        raise DataError(
+            f"{path} contains none of the official files; give {self._archives()} as data.root"
+        )
 
-
-def _find(name: str, layouts: Layouts, root: str) -> tuple[Layout | None, Path]:
-    """Find a folder with its layout, or an archive, whose layout is known once it is read."""
-    base = locate.resolve_root(root)
-    if base.is_file():
-        return None, base
-    searched = [base]
-    for layout in layouts:
-        for folder in (base / layout.folder, base):
-            searched.append(folder)
-            if any((folder / file).is_file() for file in layout.names):
-                return layout, folder
-    for layout in layouts:
-        searched.append(base / layout.archive)
-        if searched[-1].is_file():
-            return None, searched[-1]
-    raise locate.describe_missing(name, searched, " or ".join(layout.archive for layout in layouts))
+    def _archives(self) -> str:
+        return " or ".join(layout.archive for layout in self.layouts)
 
 
 def _read_bytes(file: Path) -> bytes:
@@ -97,26 +124,6 @@ def _read_bytes(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror}); check the disk") from error
-
-
-def _unpack(path: Path, layouts: Layouts) -> tuple[Layout, dict[str, bytes]]:
-    """Read the files of an archive by name into memory; nothing is written to disk."""
-    wanted = {file for layout in layouts for file in layout.names}
-    try:
-        contents = dict(_read_members(path, wanted))
-    except _UNREADABLE as error:
-        raise DataError(
-            f"{path} cannot be unpacked ({error or type(error).__name__}); "
-            "it is truncated or damaged: delete it and get it again"
-        ) from error
-    for layout in layouts:
-        if layout.test in contents:
-            missing = [file for file in layout.names if file not in contents]
-            if missing:
-                raise DataError(f"{path} has no file {missing[0]}; delete it and get it again")
-            return layout, contents
-    names = " or ".join(layout.archive for layout in layouts)
-    raise DataError(f"{path} contains none of the official files; give {names} as data.root")
 
 
 def _read_members(path: Path, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
@@ -135,7 +142,7 @@ def _read_members(path: Path, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def _parse(layout: Layout, origin: Path, data: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Parse one file into pixels (N, 3072) and labels."""
+    """Parse one file into images and labels."""
     if layout.key:
         return _parse_python(origin, data, layout.key)
     record = layout.label_bytes + _PIXELS
@@ -145,7 +152,8 @@ def _parse(layout: Layout, origin: Path, data: bytes) -> tuple[np.ndarray, np.nd
             f"it is truncated or altered; get {layout.archive} again"
         )
     records = np.frombuffer(data, np.uint8).reshape(-1, record)
-    return records[:, layout.label_bytes :], records[:, layout.label_bytes - 1].astype(np.int64)
+    labels, pixels = records[:, layout.label_bytes - 1], records[:, layout.label_bytes :]
+    return pixels.reshape(-1, *_SHAPE), labels.astype(np.int64)
 
 
 def _parse_python(origin: Path, data: bytes, key: str) -> tuple[np.ndarray, np.ndarray]:
@@ -165,7 +173,7 @@ def _parse_python(origin: Path, data: bytes, key: str) -> tuple[np.ndarray, np.n
             f"{origin}: 'data' is {shape} and {key!r} {y.dtype} {y.shape}, not bytes (N, 3072) and "
             "N integers; delete it and get it again"
         )
-    return x, y.astype(np.int64)
+    return x.reshape(-1, *_SHAPE), y.astype(np.int64)
 
 
 def _entry(batch: Mapping[Any, Any], key: str) -> Any:

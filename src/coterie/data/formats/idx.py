@@ -4,11 +4,13 @@ import gzip
 import math
 import struct
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from coterie.core.errors import DataError
+from coterie.data.datasets import Raw
 from coterie.data.formats import locate
 
 _NAMES = (
@@ -17,41 +19,57 @@ _NAMES = (
     ("t10k-images", "idx3-ubyte"),
     ("t10k-labels", "idx1-ubyte"),
 )
+_CLASSES = 10
 _BYTES_OF_UNSIGNED = 0x08
 _LARGEST = 2**30
 _AGAIN = "delete it and get it again"
 
 
-def files(name: str, root: str, folder: str, defaults: tuple[Path, ...] = ()) -> tuple[Path, ...]:
-    """Find the four files: training images and labels, test images and labels.
+@dataclass(frozen=True, slots=True)
+class IdxFiles:
+    """Grey images in ten classes, as four files; `debian` is where a package installs them."""
 
-    The root, its folder `name` and torchvision's folder (`folder`) are searched.
-    """
-    base = locate.resolve_root(root)
-    own = (base / name, base / folder / "raw")
-    # Two data sets have these file names, so in the default root only their folders are searched.
-    folders = (base, *own) if root else (*own, *defaults)
-    for location in folders:
-        files = [_find_file(location, stem, kind) for stem, kind in _NAMES]
-        if any(files):
-            break
-    else:
-        also = f", or install Debian's dataset-{name}" if defaults else ""
-        wanted = ", ".join(f"{stem}-{kind}.gz" for stem, kind in _NAMES)
-        raise locate.describe_missing(name, folders, wanted, also)
-    for (stem, kind), file in zip(_NAMES, files, strict=True):
-        if file is None:
-            path = location / f"{stem}-{kind}.gz"
-            raise DataError(f"{path} is missing; put it beside the others")
-    return tuple(file for file in files if file)
+    name: str
+    folder: str
+    mean: float
+    std: float
+    debian: Path | None = None
+
+    def files(self, root: str) -> tuple[Path, ...]:
+        """Find training images and labels, test images and labels.
+
+        The root, its folder `name` and torchvision's folder are searched.
+        """
+        base = locate.resolve_root(root)
+        own = (base / self.name, base / self.folder / "raw")
+        # Two data sets have these file names, so in the default root only their folders are used.
+        folders = (base, *own) if root else (*own, *filter(None, [self.debian]))
+        for location in folders:
+            files = [_find_file(location, stem, kind) for stem, kind in _NAMES]
+            if any(files):
+                break
+        else:
+            also = f", or install Debian's dataset-{self.name}" if self.debian else ""
+            wanted = ", ".join(f"{stem}-{kind}.gz" for stem, kind in _NAMES)
+            raise locate.describe_missing(self.name, folders, wanted, also)
+        for (stem, kind), file in zip(_NAMES, files, strict=True):
+            if file is None:
+                path = location / f"{stem}-{kind}.gz"
+                raise DataError(f"{path} is missing; put it beside the others")
+        return tuple(file for file in files if file)
+
+    def read(self, root: str) -> Raw:
+        """Read the four files."""
+        x_train, y_train, x_test, y_test = map(_read, self.files(root), (3, 1, 3, 1))
+        x_train, x_test = x_train[:, np.newaxis], x_test[:, np.newaxis]
+        return Raw(x_train, y_train, x_test, y_test, _CLASSES, (self.mean,), (self.std,))
 
 
-def read(file: Path, axes: int) -> np.ndarray:
+def _read(file: Path, axes: int) -> np.ndarray:
     """Read the array of a file: labels have one axis, images three."""
-    header_size = 4 + 4 * axes
     try:
         with gzip.open(file) if _is_gzipped(file) else file.open("rb") as stream:
-            sizes = _parse_header(file, stream.read(header_size), axes)
+            sizes = _parse_header(file, stream.read(4 + 4 * axes), axes)
             expected = math.prod(sizes)
             data = stream.read(expected + 1) if expected < _LARGEST else b""
     except (OSError, EOFError, zlib.error) as error:
@@ -84,8 +102,5 @@ def _is_gzipped(file: Path) -> bool:
 
 def _find_file(folder: Path, stem: str, kind: str) -> Path | None:
     """Find a file under one of its usual spellings."""
-    for name in (f"{stem}-{kind}", f"{stem}.{kind}"):
-        for ending in (".gz", ""):
-            if (folder / f"{name}{ending}").is_file():
-                return folder / f"{name}{ending}"
-    return None
+    spellings = (f"{stem}{joint}{kind}{end}" for joint in ("-", ".") for end in (".gz", ""))
+    return next((folder / name for name in spellings if (folder / name).is_file()), None)

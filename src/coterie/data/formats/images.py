@@ -2,14 +2,16 @@
 
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from coterie.core.errors import DataError
+from coterie.data.datasets import Raw
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,16 +28,25 @@ Part = TypeVar("Part")
 Read = TypeVar("Read")
 
 
-def decode(parts: Mapping[str, Sequence[Path]], resize: int, scratch: Path) -> list[np.ndarray]:
-    """Decode every part (`x_train`, `x_test`) to uint8 (N, C, H, W); C is 1 if all are grey.
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledFiles:
+    """One part of a data set: a file and a label for every sample."""
+
+    paths: Sequence[Path]
+    labels: np.ndarray
+
+
+def decode(train: LabelledFiles, test: LabelledFiles, resize: int, scratch: Path) -> Raw:
+    """Decode image files to uint8 (N, C, H, W); C is 1 if all are grey. `Raw.classes` is not set.
 
     With `resize` the shorter side is scaled to that many pixels and the centre cropped; without
     it all images must have the same size.
     """
+    parts = {"x_train": train.paths, "x_test": test.paths}
     for name, part in parts.items():
         if not part:
             raise DataError(f"{name} has no image; give every part, and at least two per class")
-    paths = [path for part in parts.values() for path in part]
+    paths = [*train.paths, *test.paths]
     headers = _map_parallel(_read_header, paths)
     channels = 1 if all(mode in _GREY for _, _, mode in headers) else 3
     width, height, _ = headers[0]
@@ -48,7 +59,8 @@ def decode(parts: Mapping[str, Sequence[Path]], resize: int, scratch: Path) -> l
         array = _allocate(scratch / f"{name}.npy", (len(part), channels, height, width))
         _map_parallel(_make_writer(array, part, resize), range(len(part)))
         arrays.append(array)
-    return arrays
+    half = (0.5,) * channels
+    return Raw(arrays[0], train.labels, arrays[1], test.labels, mean=half, std=half)
 
 
 def _read_header(path: Path) -> tuple[int, int, str]:

@@ -15,27 +15,20 @@ def expand_path(root: str) -> Path:
         return Path(root).absolute()
 
 
-def default_root() -> Path:
-    """Return `$COTERIE_DATA`, else the folder `data` of the working directory."""
-    return expand_path(os.environ.get("COTERIE_DATA") or "data")
-
-
 def resolve_root(root: str) -> Path:
-    """Return the folder or file that `data.root` names; the default root if it is empty."""
-    return expand_path(root) if root else default_root()
+    """Return the folder or file that `data.root` names, else `$COTERIE_DATA`, else `data`."""
+    return expand_path(root or os.environ.get("COTERIE_DATA") or "data")
 
 
-def require_folder(name: str, root: str) -> Path:
-    """Return the folder of the user's own data, which has no default."""
+def require_own(name: str, root: str, kind: str = "folder", example: str = "FOLDER") -> Path:
+    """Return the folder or file of the user's own data, which has no default."""
+    remedy = f"give one with data.root={example}"
     if not root:
-        raise DataError(
-            f"data.root is empty, but the data set {name!r} is a folder; give one with "
-            "data.root=FOLDER"
-        )
-    folder = expand_path(root)
-    if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder; give one with data.root=FOLDER")
-    return folder
+        raise DataError(f"data.root is empty, but the data set {name!r} is a {kind}; {remedy}")
+    path = expand_path(root)
+    if not (path.is_dir() if kind == "folder" else path.is_file()):
+        raise DataError(f"{path} is not a {kind}; {remedy}")
+    return path
 
 
 def describe_missing(name: str, searched: Iterable[Path], files: str, also: str = "") -> DataError:
@@ -60,10 +53,6 @@ def list_files_below(folder: Path, endings: Sequence[str]) -> list[Path]:
     files: list[Path] = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        wanted = (
-            name
-            for name in names
-            if not name.startswith(".") and name.lower().endswith(tuple(endings))
-        )
-        files += [Path(parent, name) for name in sorted(wanted)]
+        visible = (name for name in sorted(names) if not name.startswith("."))
+        files += [Path(parent, name) for name in visible if name.lower().endswith(tuple(endings))]
     return files

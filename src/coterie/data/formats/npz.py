@@ -1,9 +1,9 @@
 """Arrays of .npz files, with the channels of images moved to the front."""
 
-import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -11,15 +11,7 @@ from coterie.core.errors import DataError
 from coterie.data import checks
 
 # What numpy and zipfile raise on files that are truncated, altered, encrypted or not .npz.
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    EOFError,
-    RuntimeError,
-    MemoryError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, BadZipFile, zlib.error)
 _GREY_AXES, _IMAGE_AXES = 3, 4
 
 
@@ -46,9 +38,7 @@ def read(path: Path, choices: Iterable[tuple[str, ...]]) -> dict[str, np.ndarray
     raise DataError(f"{path} has no array {missing!r} (it has: {have}); add it with np.savez")
 
 
-def channels_first(
-    origin: str, train: np.ndarray, test: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def channels_first(origin: str, train: np.ndarray, test: np.ndarray) -> list[np.ndarray]:
     """Move the channels of both arrays to the front, judging by the training shape."""
     if train.ndim != test.ndim:
         raise DataError(
@@ -56,9 +46,9 @@ def channels_first(
             "give both the same layout"
         )
     if train.ndim == _GREY_AXES:
-        return train[:, np.newaxis], test[:, np.newaxis]
+        return [train[:, np.newaxis], test[:, np.newaxis]]
     if train.ndim != _IMAGE_AXES:
-        return train, test
+        return [train, test]
     first, last = train.shape[1] in checks.CHANNELS, train.shape[3] in checks.CHANNELS
     if first and last:
         raise DataError(
@@ -66,9 +56,7 @@ def channels_first(
             "width) and (N, height, width, channels) can be read; pad or crop the images so that "
             "only the channel axis is 1, 3 or 4 long, or leave the axis out for grey images"
         )
-    if not last:
-        return train, test
-    return train.transpose(0, 3, 1, 2), test.transpose(0, 3, 1, 2)
+    return [x.transpose(0, 3, 1, 2) if last else x for x in (train, test)]
 
 
 def default_statistics(x: np.ndarray) -> tuple[float, ...]:

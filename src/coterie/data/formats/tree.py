@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from coterie.core.errors import DataError
-from coterie.data.formats import images, locate
+from coterie.data.formats import locate
+from coterie.data.formats.images import ENDINGS, LabelledFiles
 from coterie.data.subset import hold_out
 
 ByClass = Mapping[str, Sequence[Path]]
@@ -25,17 +27,7 @@ class Tree:
 
     def paths(self) -> Iterator[Path]:
         """List all images."""
-        for part in (self.train, self.test):
-            for paths in part.values():
-                yield from paths
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LabelledFiles:
-    """One part of a data set: a file and a label for every sample."""
-
-    paths: list[Path]
-    labels: np.ndarray
+        return chain(*self.train.values(), *self.test.values())
 
 
 def read(root: Path) -> Tree:
@@ -52,18 +44,25 @@ def read(root: Path) -> Tree:
     return _split(train)
 
 
-def check_test_classes(tree: Tree, classes: Sequence[str]) -> None:
-    """Reject test images of a class without training images."""
-    for name, paths in tree.test.items():
-        if name not in classes and paths:
-            raise DataError(
-                f"{paths[0]} is of the class {name!r}, of which there is no training image; "
-                "add some or remove the test images"
-            )
+def label(trees: Sequence[Tree]) -> tuple[list[LabelledFiles], list[LabelledFiles], int]:
+    """Label the training and the test images of every folder; return also the number of classes.
+
+    Classes are numbered in the order of their names, over all folders. Test images of a class
+    without training images are rejected.
+    """
+    classes = locate.sort_names(name for tree in trees for name in tree.train)
+    for tree in trees:
+        for name, paths in tree.test.items():
+            if name not in classes and paths:
+                raise DataError(
+                    f"{paths[0]} is of the class {name!r}, of which there is no training image; "
+                    "add some or remove the test images"
+                )
+    train = [_label_part(tree.train, classes) for tree in trees]
+    return train, [_label_part(tree.test, classes) for tree in trees], len(classes)
 
 
-def label_files(part: ByClass, classes: Sequence[str]) -> LabelledFiles:
-    """List the files of a part in the order of the classes, with the number of the class."""
+def _label_part(part: ByClass, classes: Sequence[str]) -> LabelledFiles:
     paths = [path for name in classes for path in part.get(name, ())]
     counts = [len(part.get(name, ())) for name in classes]
     return LabelledFiles(paths, np.repeat(np.arange(len(classes)), counts))
@@ -74,11 +73,11 @@ def _list_classes(folder: Path) -> dict[str, list[Path]]:
     classes: dict[str, list[Path]] = {}
     for entry in sorted(folder.iterdir()):
         if entry.is_dir() and not entry.name.startswith("."):
-            classes[entry.name] = locate.list_files_below(entry, images.ENDINGS)
+            classes[entry.name] = locate.list_files_below(entry, ENDINGS)
             if not classes[entry.name]:
                 raise DataError(
                     f"{entry} is the folder of a class and contains no image "
-                    f"({', '.join(images.ENDINGS)}); add some or remove it"
+                    f"({', '.join(ENDINGS)}); add some or remove it"
                 )
     if not classes:
         raise DataError(
@@ -91,16 +90,13 @@ def _list_classes(folder: Path) -> dict[str, list[Path]]:
 def _split(whole: ByClass) -> Tree:
     """Hold out a fifth of every class, the same in every run."""
     names = locate.sort_names(whole)
-    files = label_files(whole, names)
-    train, test = hold_out(files.labels)
-    return Tree(*(_pick(files, names, rows) for rows in (train, test)))
-
-
-def _pick(source: LabelledFiles, names: Sequence[str], rows: np.ndarray) -> ByClass:
-    picked: dict[str, list[Path]] = {name: [] for name in names}
-    for row in rows:
-        picked[names[source.labels[row]]].append(source.paths[row])
-    return picked
+    files = _label_part(whole, names)
+    parts: list[dict[str, list[Path]]] = []
+    for rows in hold_out(files.labels):
+        parts.append({name: [] for name in names})
+        for row in rows:
+            parts[-1][names[files.labels[row]]].append(files.paths[row])
+    return Tree(*parts)
 
 
 def _read_tiny_imagenet(folder: Path) -> Tree:

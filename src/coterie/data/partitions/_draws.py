@@ -1,12 +1,18 @@
 """Dirichlet draws, repeated until every client has enough samples."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Gt, Le
 
+from coterie.core import seeds
 from coterie.core.errors import ConfigError
+from coterie.core.fields import PositiveCount
+from coterie.data.skew import Labels, Shares, Skewed
 
 _ATTEMPTS, _FEWEST = 200, 10
 _CELLS = 10_000_000  # numbers drawn in all attempts at one beta: less than a second
@@ -19,20 +25,13 @@ BETA_MAX = 1e6
 Draw = Callable[[np.random.Generator, float], np.ndarray | None]
 
 
-class DirichletRule(Protocol):
-    """The settings that all rules with a Dirichlet draw have in common."""
+@dataclass(frozen=True, slots=True)
+class DirichletRule(Skewed):
+    """The keys of all rules with a Dirichlet draw; `beta` is the concentration of each entry."""
 
-    @property
-    def clients(self) -> int:
-        """The number of clients."""
-
-    @property
-    def beta(self) -> float:
-        """The concentration of the Dirichlet distribution."""
-
-    @property
-    def min_samples(self) -> int:
-        """The minimum number of samples of a client."""
+    clients: PositiveCount = 10
+    beta: Annotated[float, Gt(0), Le(BETA_MAX)] = 0.5
+    min_samples: PositiveCount = 10
 
 
 def draw_enough(
@@ -62,9 +61,7 @@ def draw_enough(
     )
 
 
-def deal_counts(
-    labels: np.ndarray, counts: np.ndarray, generator: np.random.Generator
-) -> dict[int, np.ndarray]:
+def deal_counts(labels: Labels, counts: np.ndarray, generator: np.random.Generator) -> Shares:
     """Shuffle every class, deal it by the counts, and shuffle every client's share."""
     classes, clients = counts.shape
     by_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts.sum(axis=1))[:-1])
@@ -79,8 +76,6 @@ def _attempts(
     draw: Draw, seed: int, beta: float, limit: int
 ) -> Iterator[tuple[int, np.ndarray, np.random.Generator]]:
     """Yield the smallest share, the counts and the generator of each attempt."""
-    from coterie.core import seeds
-
     for attempt in range(limit):
         generator = seeds.generator(seed, "partition", round=attempt)
         counts = draw(generator, beta)
@@ -93,10 +88,10 @@ def _smallest_beta(rule: DirichletRule, draw: Draw, seed: int, limit: int) -> fl
     start = max(rule.beta, _ONE_HOT)
     steps = max(0, math.ceil(math.log(_EVEN / start, _STEP)))
     grid = [float(f"{start * _STEP**step:.3g}") for step in range(1, steps + 1)]
-    low, high = 0, len(grid)
-    while low < high:
-        middle = (low + high) // 2
-        attempts = _attempts(draw, seed, grid[middle], limit)
-        works = any(smallest >= rule.min_samples for smallest, _, _ in attempts)
-        low, high = (low, middle) if works else (middle + 1, high)
-    return grid[low] if low < len(grid) else None
+
+    def works(beta: float) -> bool:
+        attempts = _attempts(draw, seed, beta, limit)
+        return any(smallest >= rule.min_samples for smallest, _, _ in attempts)
+
+    first = bisect_left(grid, True, key=works)
+    return grid[first] if first < len(grid) else None

@@ -1,24 +1,21 @@
 """`balanced-dirichlet`: label skew by a Dirichlet draw, with clients of equal size."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
 
+from coterie.core import seeds
+from coterie.data.datasets import Groups
 from coterie.data.partitions import require_enough
-from coterie.data.partitions._draws import BETA_MAX, deal_counts
-from coterie.data.skew import Skewed
-
-if TYPE_CHECKING:
-    from coterie.data.datasets import Groups
+from coterie.data.partitions._draws import DirichletRule, deal_counts
+from coterie.data.skew import Labels, Shares
 
 _NORMALISATIONS = 100
 _NOTHING = 1e-200  # sums below it are those of entries that were rounded to 0
 
 
 @dataclass(frozen=True, slots=True)
-class BalancedDirichlet(Skewed):
+class BalancedDirichlet(DirichletRule):
     """The partition of Orchestra (Lubana et al. 2022): a Dirichlet draw made doubly balanced.
 
     Every row of a K x n matrix is p ~ Dir(beta 1_n). Rows are scaled to the classes' sizes and
@@ -27,16 +24,8 @@ class BalancedDirichlet(Skewed):
     largest fractions were cut off, the rest class by class. No draw can fail.
     """
 
-    clients: Annotated[int, Ge(1)] = 10
-    beta: Annotated[float, Gt(0), Le(BETA_MAX)] = 0.5
-    min_samples: Annotated[int, Ge(1)] = 10
-
-    def deal(
-        self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
-    ) -> dict[int, np.ndarray]:
+    def deal(self, labels: Labels, classes: int, seed: int, groups: Groups | None = None) -> Shares:
         """Assign training indices to every client."""
-        from coterie.core import seeds
-
         require_enough(len(labels), self.clients, self.min_samples)
         generator = seeds.generator(seed, "partition")
         drawn = generator.dirichlet(np.full(self.clients, self.beta), size=classes)

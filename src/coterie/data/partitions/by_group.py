@@ -1,16 +1,13 @@
 """`by-group`: the clients are the groups of the data set itself, such as its writers."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from annotated_types import Ge
 
 from coterie.core.errors import ConfigError
-from coterie.data.skew import Skewed
-
-if TYPE_CHECKING:
-    from coterie.data.datasets import Groups
+from coterie.core.fields import PositiveCount
+from coterie.data.datasets import Groups
+from coterie.data.skew import Labels, Shares, Skewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +18,9 @@ class ByGroup(Skewed):
     samples are the group's own if they have groups too, else they are dealt by class shares.
     """
 
-    min_samples: Annotated[int, Ge(1)] = 2
+    min_samples: PositiveCount = 2
 
-    def deal(
-        self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
-    ) -> dict[int, np.ndarray]:
+    def deal(self, labels: Labels, classes: int, seed: int, groups: Groups | None = None) -> Shares:
         """Assign the training indices of every group, in the order of the data set."""
         kept = self.select_groups(groups)
         assert groups is not None  # select_groups has rejected None

@@ -1,23 +1,20 @@
 """`dirichlet`: label skew, every class divided by a Dirichlet draw, with MOON's balance rule."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
 
+from coterie.data.datasets import Groups
 from coterie.data.partitions import require_enough
-from coterie.data.partitions._draws import BETA_MAX, deal_counts, draw_enough
-from coterie.data.skew import Skewed
-
-if TYPE_CHECKING:
-    from coterie.data.datasets import Groups
+from coterie.data.partitions._draws import DirichletRule, deal_counts, draw_enough
+from coterie.data.skew import Labels, Shares
 
 _REDRAWS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Dirichlet(Skewed):
+class Dirichlet(DirichletRule):
     """The partition of MOON (Li, He, Song 2021) and FedProc, as their public code deals it.
 
     For every class in order: p ~ Dir(beta 1_n) over the n clients; p_j = 0 where client j has its
@@ -28,25 +25,16 @@ class Dirichlet(Skewed):
     this is kept because the authors' partitions have it. Shares are not of equal size.
     """
 
-    clients: Annotated[int, Ge(1)] = 10
-    beta: Annotated[float, Gt(0), Le(BETA_MAX)] = 0.5
-    min_samples: Annotated[int, Ge(1)] = 10
-
-    def deal(
-        self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
-    ) -> dict[int, np.ndarray]:
+    def deal(self, labels: Labels, classes: int, seed: int, groups: Groups | None = None) -> Shares:
         """Assign training indices to every client."""
         require_enough(len(labels), self.clients, self.min_samples)
         totals = np.bincount(labels, minlength=classes)
-
-        def draw(generator: np.random.Generator, beta: float) -> np.ndarray | None:
-            return _draw_counts(generator, totals, self.clients, beta)
-
+        draw = partial(_draw_counts, totals, self.clients)
         return deal_counts(labels, *draw_enough(self, draw, len(labels), classes, seed))
 
 
 def _draw_counts(
-    generator: np.random.Generator, totals: np.ndarray, clients: int, beta: float
+    totals: np.ndarray, clients: int, generator: np.random.Generator, beta: float
 ) -> np.ndarray | None:
     """Draw the number of samples by class and client; None if no client can take a class.
 

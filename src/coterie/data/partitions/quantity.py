@@ -1,34 +1,24 @@
 """`quantity`: clients of very different sizes, each with a random mix of the classes."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
 
+from coterie.data.datasets import Groups
 from coterie.data.partitions import require_enough
-from coterie.data.partitions._draws import BETA_MAX, draw_enough
-from coterie.data.skew import Skewed
-
-if TYPE_CHECKING:
-    from coterie.data.datasets import Groups
+from coterie.data.partitions._draws import DirichletRule, draw_enough
+from coterie.data.skew import Labels, Shares
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity(Skewed):
+class Quantity(DirichletRule):
     """Quantity skew as in NIID-Bench: p ~ Dir(beta 1_n), client j has a share p_j of all samples.
 
     A random order of the samples is cut at floor(cumsum(p) N); p is drawn again until every client
     has `min_samples`.
     """
 
-    clients: Annotated[int, Ge(1)] = 10
-    beta: Annotated[float, Gt(0), Le(BETA_MAX)] = 0.5
-    min_samples: Annotated[int, Ge(1)] = 10
-
-    def deal(
-        self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
-    ) -> dict[int, np.ndarray]:
+    def deal(self, labels: Labels, classes: int, seed: int, groups: Groups | None = None) -> Shares:
         """Assign training indices to every client."""
         samples = len(labels)
         require_enough(samples, self.clients, self.min_samples)

@@ -1,17 +1,15 @@
 """`shards`: samples sorted by label, cut into equal shards, a few of them dealt to each client."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from annotated_types import Ge
 
+from coterie.core import seeds
 from coterie.core.errors import ConfigError
+from coterie.core.fields import PositiveCount
+from coterie.data.datasets import Groups
 from coterie.data.partitions import require_enough
-from coterie.data.skew import Skewed
-
-if TYPE_CHECKING:
-    from coterie.data.datasets import Groups
+from coterie.data.skew import Labels, Shares, Skewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +20,12 @@ class Shards(Skewed):
     most, deal the shards at random: most clients then have samples of two classes.
     """
 
-    clients: Annotated[int, Ge(1)] = 10
-    shards_per_client: Annotated[int, Ge(1)] = 2
-    min_samples: Annotated[int, Ge(1)] = 1
+    clients: PositiveCount = 10
+    shards_per_client: PositiveCount = 2
+    min_samples: PositiveCount = 1
 
-    def deal(
-        self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
-    ) -> dict[int, np.ndarray]:
+    def deal(self, labels: Labels, classes: int, seed: int, groups: Groups | None = None) -> Shares:
         """Assign training indices to every client."""
-        from coterie.core import seeds
-
         require_enough(len(labels), self.clients, self.min_samples)
         count = self.clients * self.shards_per_client
         if count > len(labels):

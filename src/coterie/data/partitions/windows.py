@@ -2,16 +2,16 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
 
+from coterie.core import seeds
 from coterie.core.errors import ConfigError
-from coterie.data.skew import Skewed
-
-if TYPE_CHECKING:
-    from coterie.data.datasets import Groups
+from coterie.core.fields import PositiveCount
+from coterie.data.datasets import Groups
+from coterie.data.skew import Labels, Shares, Skewed
 
 _SMALL, _LARGE = 10, 100  # as many clients as classes: the two data sets of the scenarios
 
@@ -32,7 +32,7 @@ class Windows(Skewed):
     scenario: Annotated[int, Ge(1), Le(_SMALL + _LARGE)] = 2
     rule: Literal["table", "plain"] = "table"
     equal: bool = True
-    min_samples: Annotated[int, Ge(1)] = 1
+    min_samples: PositiveCount = 1
 
     def windows(self) -> list[list[int]]:
         """List the classes of every client, numbered from 0, in the order of its window."""
@@ -42,12 +42,8 @@ class Windows(Skewed):
         starts = [m * w + shifted * (m * common // n) for m in range(n)]
         return [[(start + j) % n for j in range(w)] for start in starts]
 
-    def deal(
-        self, labels: np.ndarray, classes: int, seed: int, groups: "Groups | None" = None
-    ) -> dict[int, np.ndarray]:
+    def deal(self, labels: Labels, classes: int, seed: int, groups: Groups | None = None) -> Shares:
         """Assign training indices to every client, class by class in the order of its window."""
-        from coterie.core import seeds
-
         n, w = self._extent()
         if classes != n:
             fits = {_SMALL: "1 to 10", _LARGE: "11 to 110"}.get(classes)
@@ -61,7 +57,12 @@ class Windows(Skewed):
         for k in range(n):
             members = generator.permutation(np.flatnonzero(labels == k))
             if self.equal:
-                self._require_enough(k, len(members), w)
+                if len(members) < w:
+                    raise ConfigError(
+                        f"partition.scenario={self.scenario} deals class {k} to {w} clients and it "
+                        f"has {len(members)} samples; use partition.equal=false or a smaller "
+                        "partition.scenario"
+                    )
                 members = members[: len(members) // w * w]
             chunks.append(iter(np.array_split(members, w)))
         return {
@@ -74,10 +75,3 @@ class Windows(Skewed):
         if self.scenario <= _SMALL:
             return _SMALL, self.scenario
         return _LARGE, self.scenario - _SMALL
-
-    def _require_enough(self, k: int, samples: int, holders: int) -> None:
-        if samples < holders:
-            raise ConfigError(
-                f"partition.scenario={self.scenario} deals class {k} to {holders} clients and it "
-                f"has {samples} samples; use partition.equal=false or a smaller partition.scenario"
-            )

@@ -4,29 +4,19 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.core.errors import DataError
 from coterie.data import checks
 from coterie.data.datasets import Raw
-from coterie.data.formats import npz
-
-_REMEDY = "give one with data.root=FILE.npz"
+from coterie.data.formats import locate, npz
 
 
 def files(root: str) -> tuple[Path, ...]:
     """Return the one file, with `~` expanded."""
-    try:
-        return (Path(root).expanduser(),)
-    except RuntimeError:  # `~name` of a user who does not exist
-        return (Path(root),)
+    return (locate.expand_path(root),)
 
 
 def read(root: str) -> Raw:
     """Read the file."""
-    if not root:
-        raise DataError(f"data.root is empty, but the data set 'arrays' is a file; {_REMEDY}")
-    (path,) = files(root)
-    if not path.is_file():
-        raise DataError(f"{path.absolute()} is not a file; {_REMEDY}")
+    path = locate.require_own("arrays", root, "file", "FILE.npz")
     return make_raw(str(path), **npz.read(path, [checks.ARRAYS]))
 
 

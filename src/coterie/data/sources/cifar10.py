@@ -1,33 +1,19 @@
 """`cifar10`: 60,000 photographs of 32 x 32 pixels in ten classes, in either official layout."""
 
-from pathlib import Path
-
-from coterie.data.datasets import Raw
 from coterie.data.formats import cifar
 
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-_LAYOUTS = (
-    cifar.Layout(
-        "cifar-10-batches-bin",
-        "cifar-10-binary.tar.gz",
-        tuple(f"{batch}.bin" for batch in _BATCHES),
-        "test_batch.bin",
-        label_bytes=1,
-    ),
-    cifar.Layout(
-        "cifar-10-batches-py", "cifar-10-python.tar.gz", _BATCHES, "test_batch", key="labels"
-    ),
+_BINARY = cifar.Layout(
+    "cifar-10-batches-bin",
+    "cifar-10-binary.tar.gz",
+    tuple(f"{batch}.bin" for batch in _BATCHES),
+    "test_batch.bin",
+    label_bytes=1,
 )
-_CLASSES = 10
+_PYTHON = cifar.Layout(
+    "cifar-10-batches-py", "cifar-10-python.tar.gz", _BATCHES, "test_batch", key="labels"
+)
 _MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
 _STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
-
-
-def files(root: str) -> tuple[Path, ...]:
-    """List the archive or the batch files."""
-    return cifar.files("cifar10", _LAYOUTS, root)
-
-
-def read(root: str) -> Raw:
-    """Read the batches."""
-    return Raw(*cifar.read("cifar10", _LAYOUTS, root), classes=_CLASSES, mean=_MEAN, std=_STD)
+_SOURCE = cifar.Cifar("cifar10", (_BINARY, _PYTHON), 10, _MEAN, _STD)
+files, read = _SOURCE.files, _SOURCE.read

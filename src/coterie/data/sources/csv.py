@@ -1,9 +1,11 @@
 """`csv`: images listed in CSV files with the user that each belongs to, such as GLD-23K."""
 
 import csv
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,26 +13,26 @@ from coterie.core.errors import DataError
 from coterie.data.checks import NOBODY
 from coterie.data.datasets import Groups, Raw
 from coterie.data.formats import images, locate
+from coterie.data.formats.images import LabelledFiles
 
 _TEST_SHARE = 5  # every fifth sample of a user is held out
 _USER, _IMAGE, _CLASS = "user_id", "image_id", "class"
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The users and classes of one CSV file, and the paths of its images."""
+class _Row(NamedTuple):
+    """One line of a CSV file, with the path of its image."""
 
-    users: list[str]
-    classes: list[str]
-    paths: list[Path]
+    user: str
+    label: str
+    path: Path
 
 
 def files(root: str) -> tuple[Path, ...]:
     """List both CSV files and the images in them."""
-    folder = locate.require_folder("csv", root)
+    folder = locate.require_own("csv", root)
     train, test = _read_listings(folder)
     listings = (_find_listing(folder, part) for part in ("train", "test"))
-    return (*listings, *train.paths, *test.paths)
+    return (*listings, *(row.path for row in train + test))
 
 
 def decode(root: str, resize: int, scratch: Path) -> Raw:
@@ -39,54 +41,37 @@ def decode(root: str, resize: int, scratch: Path) -> Raw:
     The test file has no users, so a fifth of every user's samples is held out to test its own
     model; the listed test samples are for the global model.
     """
-    listed, test = _read_listings(locate.require_folder("csv", root))
-    classes = locate.sort_names(listed.classes + test.classes)
-    users = locate.sort_names(listed.users)
+    listed, test = _read_listings(locate.require_own("csv", root))
+    classes = locate.sort_names(row.label for row in listed + test)
+    users = locate.sort_names(row.user for row in listed)
     train, own = _hold_out(listed)
-    parts = {"x_train": train.paths, "x_test": [*test.paths, *own.paths]}
-    x_train, x_test = images.decode(parts, resize, scratch)
-    half = (0.5,) * x_train.shape[1]
-    nobody = np.full(len(test.paths), NOBODY, np.int64)
-    test_users = np.concatenate([nobody, _number(own.users, users)]) if own.paths else nobody[:0]
-    return Raw(
-        x_train,
-        _number(train.classes, classes),
-        x_test,
-        _number([*test.classes, *own.classes], classes),
-        len(classes),
-        mean=half,
-        std=half,
-        groups=Groups(_number(train.users, users), test_users, tuple(users)),
+    for_train, for_test = (
+        LabelledFiles([row.path for row in rows], _number((row.label for row in rows), classes))
+        for rows in (train, test + own)
     )
+    of_train, of_own = (_number((row.user for row in rows), users) for rows in (train, own))
+    of_test = np.concatenate([np.full(len(test), NOBODY), of_own]) if own else of_own
+    groups = Groups(of_train, of_test, tuple(users))
+    raw = images.decode(for_train, for_test, resize, scratch)
+    return replace(raw, classes=len(classes), groups=groups)
 
 
-def _hold_out(rows: _Rows) -> tuple[_Rows, _Rows]:
+def _hold_out(rows: Sequence[_Row]) -> tuple[list[_Row], list[_Row]]:
     """Split each user's samples: every fifth one, in the order of classes, is for testing.
 
     The order within a class is random, the same in every run. Classes lose their fifth as evenly
     as possible; a user with fewer than five samples keeps all.
     """
-    drawn = np.random.default_rng(0).permutation(len(rows.users)).tolist()
-    order = sorted(range(len(drawn)), key=lambda r: (rows.users[r], rows.classes[r], drawn[r]))
-    held_out, seen, user = set(), 0, None
-    for row in order:
-        seen = seen + 1 if rows.users[row] == user else 1
-        user = rows.users[row]
-        if seen % _TEST_SHARE == 0:
-            held_out.add(row)
-    kept = [row for row in range(len(drawn)) if row not in held_out]
-    return _pick(rows, kept), _pick(rows, sorted(held_out))
+    drawn = np.random.default_rng(0).permutation(len(rows)).tolist()
+    order = sorted(range(len(rows)), key=lambda r: (rows[r].user, rows[r].label, drawn[r]))
+    held_out = set()
+    for _, own in groupby(order, key=lambda r: rows[r].user):
+        held_out.update(list(own)[_TEST_SHARE - 1 :: _TEST_SHARE])
+    kept = [row for number, row in enumerate(rows) if number not in held_out]
+    return kept, [rows[number] for number in sorted(held_out)]
 
 
-def _pick(rows: _Rows, chosen: Sequence[int]) -> _Rows:
-    return _Rows(
-        [rows.users[row] for row in chosen],
-        [rows.classes[row] for row in chosen],
-        [rows.paths[row] for row in chosen],
-    )
-
-
-def _read_listings(root: Path) -> tuple[_Rows, _Rows]:
+def _read_listings(root: Path) -> tuple[list[_Row], list[_Row]]:
     listings = [_find_listing(root, "train"), _find_listing(root, "test")]
     folder = root / "images"
     if not folder.is_dir():
@@ -113,10 +98,10 @@ def _find_listing(root: Path, part: str) -> Path:
     )
 
 
-def _read(listing: Path, folder: Path, known: dict[str, Path]) -> _Rows:
+def _read(listing: Path, folder: Path, known: dict[str, Path]) -> list[_Row]:
     """Read the rows of a CSV file; test samples need no user."""
     needed = [_IMAGE, _CLASS] if "test" in listing.name.lower() else [_USER, _IMAGE, _CLASS]
-    rows = _Rows([], [], [])
+    rows = []
     try:
         with listing.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.DictReader(stream, skipinitialspace=True)
@@ -129,17 +114,15 @@ def _read(listing: Path, folder: Path, known: dict[str, Path]) -> _Rows:
                     )
             for row in reader:
                 values = {column: (row[column] or "").strip() for column in needed}
-                _add(rows, values, f"{listing}:{reader.line_num}", folder, known)
+                rows.append(_make_row(values, f"{listing}:{reader.line_num}", folder, known))
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{listing} cannot be read ({error}); write it as UTF-8 CSV") from error
-    if not rows.paths:
+    if not rows:
         raise DataError(f"{listing} lists no sample; add rows")
     return rows
 
 
-def _add(
-    rows: _Rows, values: dict[str, str], origin: str, folder: Path, known: dict[str, Path]
-) -> None:
+def _make_row(values: dict[str, str], origin: str, folder: Path, known: dict[str, Path]) -> _Row:
     for column, value in values.items():
         if not value:
             raise DataError(f"{origin}: {column} is empty; fill it in or remove the row")
@@ -147,12 +130,10 @@ def _add(
     path = known.get(image) or known.get(Path(image).stem)
     if path is None:
         raise DataError(f"{origin}: {folder} has no image {image!r}; add it or remove the row")
-    rows.users.append(values.get(_USER, ""))
-    rows.classes.append(values[_CLASS])
-    rows.paths.append(path)
+    return _Row(values.get(_USER, ""), values[_CLASS], path)
 
 
-def _number(values: Sequence[str], names: Sequence[str]) -> np.ndarray:
+def _number(values: Iterable[str], names: Sequence[str]) -> np.ndarray:
     """Replace every value by its position among the names."""
     positions = {name: position for position, name in enumerate(names)}
     return np.array([positions[value] for value in values], np.int64)
