@@ -34,6 +34,11 @@ def own_model(ctx: ClientContext, state: State) -> Tensors:
     return state[PERSONAL] if state else ctx.initial()
 
 
+def both_networks(ctx: ClientContext, weights: Tensors, state: State) -> tuple[Network, Network]:
+    """The network of the global model as received, and that of the client's own model."""
+    return ctx.net(weights), ctx.net(own_model(ctx, state), slot=PERSONAL)
+
+
 def buffers(net: Network) -> Tensors:
     """Copies of what is not trained: statistics of norms."""
     return {name: buffer.detach().clone() for name, buffer in net.named_buffers()}
