@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,9 @@ class CheckpointStore:
                 sync_folder(self.folder)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
-            self._prune()
+            for old in self.rounds()[: -self.keep]:
+                shutil.rmtree(self._path(old), ignore_errors=True)
+            self.remove_unused_blobs(Bundle())
 
     def adopt_blobs(self, server: ServerState) -> ServerState:
         """Move a state's blobs from the spool folder to that of the checkpoints."""
@@ -142,7 +144,7 @@ class CheckpointStore:
                 shutil.rmtree(self._path(later), ignore_errors=True)
 
     def _read(self, round: int) -> tuple[ServerState, Position]:
-        folder = self._path(round)
+        folder, metrics = self._path(round), self.run / "metrics.jsonl"
         try:
             manifest = json.loads((folder / _MANIFEST).read_bytes())
             data = {name: (folder / name).read_bytes() for name in (_SERVER, _STATE)}
@@ -151,29 +153,18 @@ class CheckpointStore:
                     raise CheckpointError(f"{folder / name} does not match its manifest")
             server = codec.decode(data[_SERVER])
             position = Position.from_json(json.loads(data[_STATE]))
-            problem = next(self._find_problems(server, position), None)
+            for blob in server.blobs.values():
+                if not blob.is_intact():
+                    raise CheckpointError(f"{folder}: the blob {blob.path} is missing or damaged")
+            states = StateStore(self.run / "clients")
+            if problem := states.find_problem(position.states, position.round):
+                raise CheckpointError(f"{folder}: {problem}")
+            lines = metrics.read_bytes()[: position.metrics_bytes] if metrics.exists() else b""
+            if hashlib.sha256(lines).hexdigest() != position.metrics_sha256:
+                raise CheckpointError(f"{folder}: {metrics} has changed since it was committed")
         except (OSError, ValueError, KeyError, TypeError, CodecError) as error:
             raise CheckpointError(f"{folder}: {type(error).__name__}: {error}") from error
-        if problem is not None:
-            raise CheckpointError(f"{folder}: {problem}")
         return server, position
-
-    def _find_problems(self, server: ServerState, position: Position) -> Iterator[str]:
-        for blob in server.blobs.values():
-            if not blob.is_intact():
-                yield f"the blob {blob.path} is missing or damaged"
-        states = StateStore(self.run / "clients")
-        if problem := states.find_problem(position.states, position.round):
-            yield problem
-        path = self.run / "metrics.jsonl"
-        lines = path.read_bytes()[: position.metrics_bytes] if path.exists() else b""
-        if hashlib.sha256(lines).hexdigest() != position.metrics_sha256:
-            yield f"{path} has changed since it was committed"
-
-    def _prune(self) -> None:
-        for old in self.rounds()[: -self.keep]:
-            shutil.rmtree(self._path(old), ignore_errors=True)
-        self.remove_unused_blobs(Bundle())
 
     def _read_references(self, round: int) -> frozenset[str]:
         """List the blobs that a checkpoint refers to; none if it is damaged."""

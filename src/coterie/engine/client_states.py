@@ -77,18 +77,16 @@ class StateStore:
         version up to `last` is from a client whose reply was lost: its digest is not known.
         """
         for client, (round, digest) in expected.items():
-            path = self.folder / str(client)
             versions = [v for v in self._versions(client) if round <= v.round <= last]
             if not versions:
-                return f"{path} has no state of round {round}"
+                return f"{self.folder / str(client)} has no state of round {round}"
             newest = max(versions)
-            path = newest.path
             try:
-                actual = codec.decode(path.read_bytes()).digest()
-                if newest.round == round and actual != digest:
-                    return f"{path} does not have the digest that was recorded"
+                actual = codec.decode(newest.path.read_bytes()).digest()
             except (OSError, CodecError) as error:
-                return f"{path}: {error}"
+                return f"{newest.path}: {error}"
+            if newest.round == round and actual != digest:
+                return f"{newest.path} does not have the digest that was recorded"
         return None
 
     def _versions(self, client: ClientId) -> Iterator[Version]:

@@ -78,8 +78,6 @@ def draw_dropouts(
         elif after < cohort.drop_after:
             lost[client] = "after"
     count = int(len(ids) * stage.drop + _TINY)
-    if count == 0:
-        return lost
     draw = seeds.generator(seed, "stage-drop", round)
     if stage.steady:
         draw = seeds.generator(seed, f"stage-drop/{stage.name}")

@@ -131,7 +131,6 @@ class Loop:
             digest=server.digest(),
             states=combine_digests(states),
         )
-        self._warn(event, replies)
         position = replace(
             before.position,
             round=round.index,
@@ -157,16 +156,12 @@ class Loop:
             )
         return True
 
-    def _warn(self, event: RoundEvent, replies: Replies) -> None:
-        """Pass on the objective's warning about a round, once in a run."""
-        text = None if self._warned else self.parts.objective.warning(event.metrics)
-        if text is not None:
-            self._warned = True
-            replies.note(text)
-
     def _close(self, standing: Standing, replies: Replies) -> Standing:
         """Record the round; commit it if that is due, or if the run has to stop."""
         event, position = standing.history[-1], standing.position
+        if not self._warned and (text := self.parts.objective.warning(event.metrics)):
+            self._warned = True  # once in a run
+            replies.note(text)
         self.metrics.append(event)  # 11
         self.recorders.emit(event)
         if problem := self._find_problem(position, replies):

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -66,8 +65,8 @@ def next_attempt(folder: Path) -> int:
     path = folder / _ATTEMPT
     states = folder.glob("clients/*/*.*.safetensors")
     number = 1 + max((int(state.name.split(".")[1]) for state in states), default=0)
-    with contextlib.suppress(OSError, ValueError, TypeError, OverflowError):
-        number = max(number, int(json.loads(path.read_text())) + 1)
+    with contextlib.suppress(OSError, ValueError):
+        number = max(number, int(path.read_text()) + 1)
     replace_durably(path, str(number).encode())
     return number
 

@@ -198,12 +198,9 @@ def out_of_memory(error: Exception) -> bool:
 
 def _pack(state: ClientState | None, keeps: Mapping[str, Tensors]) -> ClientState:
     """Combine the method's state with the parts of networks that the client does not share."""
-    if state is None and not keeps:
-        return Bundle()
-    groups = {f"{_KEPT}{key}": tensors for key, tensors in keeps.items()}
     if state is None:
-        return Bundle(groups, {_NOTHING: True})
-    return Bundle({**state.tensors, **groups}, state.scalars, state.blobs)
+        state = Bundle(scalars={_NOTHING: True} if keeps else {})
+    return state.replace(**{f"{_KEPT}{key}": tensors for key, tensors in keeps.items()})
 
 
 def _unpack(saved: ClientState | None) -> tuple[ClientState | None, Mapping[str, Tensors]]:

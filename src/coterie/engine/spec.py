@@ -70,12 +70,13 @@ class Parts:
     """The objects that a spec describes: method, objective, evaluators, networks."""
 
     def __init__(self, spec: Spec) -> None:
-        self.spec = spec
-        self.method: Method = self._object("method") or spec.method.build()
-        self.objective: Objective = self._object("objective") or spec.objective.build()
-        self.local = spec.local
+        own = spec.objects.get
+        self.spec, self.local = spec, spec.local
+        self.method: Method = own("method") or spec.method.build()
+        self.objective: Objective = own("objective") or spec.objective.build()
+        self.augment: Choice = own("augment") or spec.augment
         built = {
-            name: self._object(f"evaluate.{name}") or component.build()
+            name: own(f"evaluate.{name}") or component.build()
             for name, component in spec.evaluators.items()
         }
         self.evaluators: dict[str, Evaluator] = {
@@ -86,14 +87,6 @@ class Parts:
         }
         self._nets: dict[str, Nets] = {}
         self._stages: dict[str, tuple[Stage, ...]] = {}
-
-    @property
-    def augment(self) -> Choice:
-        """The augmentation: its name or table in `data.augment`, or the object itself."""
-        return self._object("augment") or self.spec.augment
-
-    def _object(self, table: str) -> Any:
-        return self.spec.objects.get(table)
 
     def due(self, name: str, round: Round) -> bool:
         """Whether an evaluator takes part in the evaluation after a round."""
@@ -155,7 +148,7 @@ class Parts:
 
     def fresh(self, program: str, client: ClientId, key: str) -> Tensors:
         """Initialise a network with a seed of this client's own, and return its weights."""
-        if isinstance(self._object("net"), nn.Module):
+        if isinstance(self.spec.objects.get("net"), nn.Module):
             raise ConfigError(
                 f"{type(self.method).__name__} draws fresh weights for each client, which a "
                 "network that is given as a module cannot have: give its class"
@@ -169,5 +162,5 @@ class Parts:
         if type(method).nets is Method.nets:  # an evaluator without networks uses the method's
             method = self.method
         with seeds.scoped(seed):
-            own = self._object("net")
+            own = spec.objects.get("net")
             return method.nets(Builder(self.objective, spec.net, spec.shape, spec.classes, own))

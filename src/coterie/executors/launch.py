@@ -145,9 +145,12 @@ class Child:
         }
         (child_in, our_out), (our_in, child_out) = os.pipe(), os.pipe()
         self.stdin, self.stdout = os.fdopen(our_out, "wb", 0), os.fdopen(our_in, "rb", 0)
-        null = os.open(os.devnull, os.O_WRONLY)
         try:
-            reply = parent.ask(request, [child_in, child_out, 2 if _is_open(2) else null])
+            errors = os.dup(2)
+        except OSError:  # stderr is closed
+            errors = os.open(os.devnull, os.O_WRONLY)
+        try:
+            reply = parent.ask(request, [child_in, child_out, errors])
             if "failed" in reply:
                 raise RunFailed(f"a worker cannot be started: {reply['failed']}")
         except BaseException:
@@ -155,19 +158,14 @@ class Child:
             self.stdout.close()
             raise
         finally:
-            for descriptor in (child_in, child_out, null):
+            for descriptor in (child_in, child_out, errors):
                 os.close(descriptor)
         self.pid: int = reply["pid"]
         self._pidfd = _open_pidfd(self.pid)
 
-    def poll(self) -> int | None:
-        """Return the exit status: None while the process runs, or if it is unknown."""
-        self._update_status(block=False)
-        return self.returncode
-
     def wait(self) -> None:
         """Wait until the process has ended."""
-        self._update_status(block=True)
+        self.poll(block=True)
 
     def kill(self) -> None:
         """Send SIGKILL."""
@@ -180,10 +178,11 @@ class Child:
             elif self._parent.alive() or os.getsid(self.pid) == self.pid:
                 os.kill(self.pid, signal.SIGKILL)
 
-    def _update_status(self, block: bool) -> None:
+    def poll(self, block: bool = False) -> int | None:
+        """Return the exit status: None while the process runs, or if it is unknown."""
         with self._parent.lock:
             if self._ended or not self._parent.ours():
-                return
+                return self.returncode
             try:
                 request = {"do": "wait", "pid": self.pid, "block": block}
                 self.returncode = self._parent.ask(request)["status"]
@@ -193,6 +192,7 @@ class Child:
             if self._ended and self._pidfd is not None:
                 os.close(self._pidfd)
                 self._pidfd = None
+            return self.returncode
 
     def _ends_within(self, seconds: float) -> bool:
         """Wait for the process to end, without the fork server; return whether it has ended."""
@@ -239,14 +239,6 @@ def _open_pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return None
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
 
 
 def _conditions(environment: Mapping[str, str]) -> object:

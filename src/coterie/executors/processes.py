@@ -22,6 +22,7 @@ from coterie.core.errors import RunFailed
 from coterie.core.exact import THREAD_VARIABLES
 from coterie.core.task import ClientInfo, Failure, Reply, Task
 from coterie.data.partition import Partition
+from coterie.engine.cohort import list_clients
 from coterie.engine.spec import Spec
 from coterie.executors import launch, wire
 
@@ -119,15 +120,15 @@ class _Queue:
         self._answers: dict[int, Reply] = {}
         self._count: int | None = None
         self._error: BaseException | None = None
-        self.stopped = False
+        self._stopped = False
 
     def take(self) -> tuple[int, Task] | None:
         """Return the position and task of the largest one that may start, or None at the end."""
         with self._condition:
             self._condition.wait_for(
-                lambda: self.stopped or self._fill() or self._count is not None
+                lambda: self._stopped or self._fill() or self._count is not None
             )
-            if self.stopped or not self._pending:
+            if self._stopped or not self._pending:
                 return None
             largest = max(self._pending, key=lambda job: (self._size(job[1]), -job[0]))
             self._pending.remove(largest)
@@ -153,16 +154,11 @@ class _Queue:
             self._answers[position] = reply
             self._condition.notify_all()
 
-    def fail(self, error: BaseException) -> None:
-        """Raise an error in the thread that reads the replies."""
+    def stop(self, error: BaseException | None = None) -> None:
+        """Give no more tasks to workers, and raise an error in the thread that reads replies."""
         with self._condition:
             self._error = self._error or error
-            self._condition.notify_all()
-
-    def stop(self) -> None:
-        """Give no more tasks to workers."""
-        with self._condition:
-            self.stopped = True
+            self._stopped = True
             self._condition.notify_all()
 
     def replies(self) -> Iterator[Reply]:
@@ -189,16 +185,15 @@ class Processes:
         self,
         spec: Spec,
         partition: Partition,
-        clients: Sequence[ClientInfo],
         *,
         workers: int,
         devices: Sequence[str] = (),
         timeout: float = 0.0,
     ) -> None:
-        self._spec, self._partition, self._clients = spec, partition, clients
+        self._spec, self._partition = spec, partition
         self._devices, self._timeout = tuple(devices) or (spec.device,), timeout
         self._gate, self._closed = _Gate(), False
-        self._jobs: _Queue | None = None
+        self._jobs = _Queue((), 0, self._samples)
         self._threads: list[threading.Thread] = []
         self._lifecycle, self._encoding = threading.Lock(), threading.Lock()
         self._encoded: tuple[Payload | None, bytes] = (None, b"")
@@ -212,7 +207,7 @@ class Processes:
 
     def clients(self) -> Sequence[ClientInfo]:
         """List the clients of the partition."""
-        return self._clients
+        return list_clients(self._partition)
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Reply]:
         """Run the tasks in parallel and yield the replies in order."""
@@ -239,8 +234,7 @@ class Processes:
 
     def _abandon(self) -> None:
         """Stop and kill the workers, but keep their pipes open while a thread may use them."""
-        if self._jobs is not None:
-            self._jobs.stop()
+        self._jobs.stop()
         with self._lifecycle:  # no thread may start another worker from now on
             self._closed = True
             for worker in self._workers:
@@ -264,7 +258,7 @@ class Processes:
                 position, task = job
                 jobs.answer(position, self._run_task(slot, task))
         except BaseException as error:
-            jobs.fail(error)
+            jobs.stop(error)
 
     def _run_task(self, slot: int, task: Task) -> Reply:
         """Run one task until it is answered, or until its workers have died too often."""
@@ -298,12 +292,10 @@ class Processes:
         with self._lifecycle:
             if self._closed:
                 raise RunFailed("the executor was closed")
-            status = self._workers[slot].process.poll()
-            self._workers[slot].end()
-            if status is None:  # it was late, or closed its pipe just before it ended
-                status = self._workers[slot].process.returncode
+            old = self._workers[slot]
+            old.end()  # if it is dead already, its exit status stays
             self._workers[slot] = self._start(slot)
-            return status
+            return old.process.returncode
 
     def _encode(self, down: Payload) -> bytes:
         """Encode a broadcast, once for all workers."""

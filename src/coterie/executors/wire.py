@@ -17,6 +17,8 @@ from coterie.core.task import Attempt, Failure, Reply, Round, Task
 
 _PREFIX = struct.Struct("<IQ")
 _BUFFER = 1 << 20
+_TASK_FIELDS = ("op", "client", "round", "program", "attempt")  # all but the payloads
+_REPLY_FIELDS = ("client", "examples", "metrics", "error", "seconds", "state")
 
 
 class Closed(Exception):
@@ -28,8 +30,8 @@ class Late(Exception):
 
 
 def send(descriptor: int, head: dict[str, Any], body: bytes = b"") -> None:
-    """Write one message."""
-    text = json.dumps(head).encode()
+    """Write one message; its header may contain dataclasses."""
+    text = json.dumps(head, default=asdict).encode()
     try:
         for part in (_PREFIX.pack(len(text), len(body)) + text, body):
             view = memoryview(part)
@@ -66,52 +68,26 @@ def _read_exactly(descriptor: int, size: int, deadline: float | None) -> bytes:
 
 def task_head(task: Task) -> dict[str, Any]:
     """Describe a task, without its payloads, for the header of a message."""
-    return {
-        "kind": "task",
-        "op": task.op,
-        "client": task.client,
-        "round": asdict(task.round),
-        "program": task.program,
-        "attempt": asdict(task.attempt),
-        "own": task.own is not None,
-    }
+    fields = {name: getattr(task, name) for name in _TASK_FIELDS}
+    return {"kind": "task", **fields, "own": task.own is not None}
 
 
 def read_task(head: dict[str, Any], body: bytes, down: Bundle) -> Task:
     """Reconstruct a task from its message and the broadcast that was sent before it."""
-    attempt = head["attempt"]
-    return Task(
-        op=head["op"],
-        client=head["client"],
-        round=Round(**head["round"]),
-        down=down,
-        own=codec.decode(body) if head["own"] else None,
-        program=head["program"],
-        attempt=Attempt(attempt["number"], attempt["first"], tuple(attempt["kept"])),
-    )
+    fields, attempt = {name: head[name] for name in _TASK_FIELDS}, head["attempt"]
+    fields["round"] = Round(**head["round"])
+    fields["attempt"] = Attempt(attempt["number"], attempt["first"], tuple(attempt["kept"]))
+    return Task(**fields, down=down, own=codec.decode(body) if head["own"] else None)
 
 
 def reply_head(reply: Reply) -> dict[str, Any]:
     """Describe a reply, without its payload, for the header of a message."""
-    return {
-        "kind": "reply",
-        "client": reply.client,
-        "examples": reply.examples,
-        "metrics": dict(reply.metrics),
-        "error": asdict(reply.error) if reply.error else None,
-        "seconds": reply.seconds,
-        "state": reply.state,
-    }
+    return {"kind": "reply", **{name: getattr(reply, name) for name in _REPLY_FIELDS}}
 
 
 def read_reply(head: dict[str, Any], body: bytes) -> Reply:
     """Reconstruct a reply from its message."""
-    return Reply(
-        client=head["client"],
-        up=codec.decode(body),
-        examples=head["examples"],
-        metrics=head["metrics"],
-        error=Failure(**head["error"]) if head["error"] else None,
-        seconds=head["seconds"],
-        state=head["state"],
-    )
+    fields = {name: head[name] for name in _REPLY_FIELDS}
+    if head["error"] is not None:
+        fields["error"] = Failure(**head["error"])
+    return Reply(**fields, up=codec.decode(body))

@@ -8,6 +8,7 @@ import os
 import queue
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 from coterie.core import codec
@@ -30,17 +31,15 @@ def _listen(descriptor: int, inbox: "queue.SimpleQueue[Message]") -> None:
             os._exit(0)
 
 
-def _build_site(head: dict[str, Any], body: bytes) -> Site:
-    arrays = {name: tensor.numpy() for name, tensor in codec.decode(body)["partition"].items()}
-    return Site(Spec.from_json(head["spec"]), Partition.unpack(arrays, tuple(head["names"])))
-
-
 def serve(source: int, sink: int) -> None:
     """Build the site that the first message specifies, then run tasks one by one."""
     inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(source, inbox), daemon=True).start()
     try:
-        site = _build_site(*inbox.get())
+        head, body = inbox.get()
+        arrays = {name: tensor.numpy() for name, tensor in codec.decode(body)["partition"].items()}
+        partition = Partition.unpack(arrays, tuple(head["names"]))
+        site = Site(Spec.from_json(head["spec"]), partition)
     except Exception as error:
         wire.send(sink, {"kind": "failed", "reason": f"{type(error).__name__}: {error}"})
         return
@@ -67,11 +66,8 @@ def main() -> None:
     os.dup2(2, 1)
     sys.stdout = sys.stderr
     keep_freed_memory()
-    with exact_arithmetic():
-        try:
-            serve(source, sink)
-        except wire.Closed:
-            return
+    with exact_arithmetic(), suppress(wire.Closed):
+        serve(source, sink)
 
 
 if __name__ == "__main__":

@@ -148,7 +148,6 @@ def make_executor(experiment: Experiment) -> Executor:
     return Processes(
         experiment.spec,
         experiment.partition,
-        clients,
         workers=min(workers, len(clients)),
         devices=[_device("executor.devices", name) for name in settings.devices],
         timeout=settings.timeout,

@@ -101,7 +101,7 @@ def office(monkeypatch: pytest.MonkeyPatch) -> Office:
 
 
 def make(workers: int = 1, **options: Any) -> Processes:
-    return Processes(SPEC, SHARES, list_clients(SHARES), workers=workers, **options)
+    return Processes(SPEC, SHARES, workers=workers, **options)
 
 
 def die(worker: Scripted, task: Task) -> Reply:
