@@ -16,8 +16,9 @@ from coterie.core.errors import NoReplies, RunFailed
 from coterie.core.settings import ServerSettings
 from coterie.core.task import METHOD, Round, Task
 from coterie.engine.site import Site
+from coterie.experiment.config import load
 from coterie.experiment.prepare import Experiment, prepare
-from coterie.experiment.run import Result, choose
+from coterie.experiment.run import Result
 from coterie.kit.aggregate import Screen
 from coterie.kit.context import ServerContext
 from coterie.kit.stages import plan_rounds
@@ -54,7 +55,7 @@ def uninterrupted(
 
 def experiment(case: Case, toy_data: Path, folder: Path) -> Experiment:
     folder.mkdir(exist_ok=True)
-    return prepare(choose(tables(toy_data, case.changes), {}), folder)
+    return prepare(load(tables(toy_data, case.changes), {}), folder)
 
 
 def round_zero(chosen: Experiment) -> Round:

@@ -16,9 +16,9 @@ from coterie.core.settings import ServerSettings
 from coterie.core.task import METHOD, Reply, Round
 from coterie.data.batches import DataShard
 from coterie.engine.client_states import StateStore
-from coterie.experiment.config import GIVEN
+from coterie.experiment.config import GIVEN, load
 from coterie.experiment.prepare import given_data, prepare
-from coterie.experiment.run import Result, choose, execute
+from coterie.experiment.run import Result, execute
 from coterie.kit import Stage
 from coterie.kit.context import ClientContext, ServerContext
 from coterie.nets.heads import Network
@@ -61,7 +61,7 @@ class Federation:
         }
         for name, change in (tables or {}).items():
             base[name] = {**base.get(name, {}), **change}
-        self.folder, self.config = folder, choose(base, {})
+        self.folder, self.config = folder, load(base, {})
         self.given = self._data(counts, shape)
         self.experiment = prepare(self.config, folder, self.given)
         self.parts, self.method = self.experiment.parts, self.experiment.parts.method

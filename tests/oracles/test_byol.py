@@ -24,7 +24,7 @@ from two_views import (
 from coterie.core.batch import Batch
 from coterie.core.bundle import Tensors
 from coterie.engine.client_states import StateStore
-from coterie.experiment.run import choose
+from coterie.experiment.config import load
 from coterie.nets.heads import Network
 
 MOMENTUM = 0.7  # of the small networks
@@ -84,7 +84,7 @@ def test_the_heads_and_parameters_of_the_specification() -> None:
 
 
 def test_the_shipped_setting() -> None:
-    config = choose("cifar10/byol", {"evaluate.with": [], "evaluate.metric": "accuracy"})
+    config = load("cifar10/byol", {"evaluate.with": [], "evaluate.metric": "accuracy"})
     found = config.tables["objective"]
     assert (found["momentum"], found["target"]) == (0.99, "local")
 

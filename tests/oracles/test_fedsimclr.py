@@ -8,7 +8,7 @@ from torch import nn
 from two_views import count, layers, paper_network
 
 import coterie
-from coterie.experiment.run import choose
+from coterie.experiment.config import load
 from coterie.methods.fedprox import FedProx
 from coterie.nets.norm import PeerNorm
 from coterie.objectives.simclr import SimCLR
@@ -29,7 +29,7 @@ def test_the_projector_of_table_6() -> None:
 
 @pytest.mark.parametrize("data", ["digits", "fashion-mnist", "cifar10"])
 def test_both_hold_their_heads(data: str) -> None:
-    simclr, swav = (choose(f"{data}/{name}", {}) for name in ("fedsimclr", "fedswav"))
+    simclr, swav = (load(f"{data}/{name}", {}) for name in ("fedsimclr", "fedswav"))
     assert simclr.method == swav.method == HEAD
     assert isinstance(simclr.objective, SimCLR) and simclr.objective.layers == 3
     assert isinstance(swav.objective, SwAV)
@@ -38,7 +38,7 @@ def test_both_hold_their_heads(data: str) -> None:
 
 
 def test_the_settings_of_the_authors_file() -> None:
-    config = choose("cifar10/fedsimclr", {})
+    config = load("cifar10/fedsimclr", {})
     assert config.local.optimizer == "lars"
     assert config.local.lr == pytest.approx(0.3 * config.local.batch_size / 256)
     assert (config.local.weight_decay, config.tables["objective"]["tau"]) == (1e-6, 0.1)

@@ -27,8 +27,8 @@ from two_views import ROUGH, SIZES, TwoViews, assert_refused, layers
 from coterie.core.bundle import Bundle, Payload, Tensors
 from coterie.core.errors import ConfigError
 from coterie.core.task import METHOD, Round
+from coterie.experiment.config import load
 from coterie.experiment.prepare import prepare
-from coterie.experiment.run import choose
 from coterie.kit.clustering import Descent
 from coterie.methods.orchestra import consistency, push
 
@@ -325,7 +325,7 @@ def test_no_label_is_used(tmp_path: Path) -> None:
 
 def test_the_networks_as_published(tmp_path: Path) -> None:
     """11.69 million twice, 2,052 and 65,536 down; 8,192 in the place of the last up."""
-    config = choose("cifar10/orchestra", {"data.name": "digits"})
+    config = load("cifar10/orchestra", {"data.name": "digits"})
     nets = prepare(config, tmp_path).parts.nets(METHOD)
     online, target = nets["model"], nets["target"]
     assert layers(online.projector) == [
@@ -345,7 +345,7 @@ def test_the_networks_as_published(tmp_path: Path) -> None:
 
 
 def test_the_settings_as_published() -> None:
-    config = choose("cifar10/orchestra", {})
+    config = load("cifar10/orchestra", {})
     method = {key: value for key, value in config.tables["method"].items() if key != "name"}
     assert method == {
         **{"clusters": 128, "local_clusters": 16, "memory": 128, "temperature": 0.1, "ema": 0.996},

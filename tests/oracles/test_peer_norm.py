@@ -15,7 +15,7 @@ from two_views import TwoViews, assert_no_label_is_used, assert_trained_as, dist
 from coterie.core.batch import Batch
 from coterie.core.errors import ConfigError
 from coterie.core.settings import NetSettings
-from coterie.experiment.run import choose
+from coterie.experiment.config import load
 from coterie.nets.build import make_backbone
 from coterie.nets.heads import Network, TargetNetwork
 from coterie.nets.norm import PeerNorm, Variance, groups_of, has_peer_norm, norm_1d, norm_2d, paired
@@ -266,10 +266,10 @@ def test_other_backbones_have_no_first_norms(backbone: str) -> None:
 
 
 def test_the_setting_is_checked() -> None:
-    assert choose("digits/simclr", {"net.norm": "pn"}).net.norm == "pn"
+    assert load("digits/simclr", {"net.norm": "pn"}).net.norm == "pn"
     for key in ("norm", "norm_first"):
         with pytest.raises(ConfigError, match=f"net.{key} = 'ln'"):
-            choose("digits/simclr", {f"net.{key}": "ln"})
+            load("digits/simclr", {f"net.{key}": "ln"})
 
 
 def together(net: Network, batch: Batch) -> tuple[Any, Any]:

@@ -21,8 +21,8 @@ from two_views import (
 from coterie.core import seeds
 from coterie.core.batch import Batch
 from coterie.core.errors import ConfigError
+from coterie.experiment.config import load
 from coterie.experiment.prepare import prepare
-from coterie.experiment.run import choose
 from coterie.nets.heads import Network
 from coterie.objectives.rotation import turn
 
@@ -108,7 +108,7 @@ def test_it_takes_square_images(tmp_path: Path) -> None:
         Wide(tmp_path, objective="rotation")
     with pytest.raises(ConfigError, match=r"objective\.name = 'rotation' needs a projector"):
         prepare(
-            choose("digits/simclr", {"objective.name": "rotation", "net.projection": 0}), tmp_path
+            load("digits/simclr", {"objective.name": "rotation", "net.projection": 0}), tmp_path
         )
 
 

@@ -17,7 +17,7 @@ from two_views import (
 )
 
 from coterie.core.batch import Batch
-from coterie.experiment.run import choose
+from coterie.experiment.config import load
 from coterie.nets.heads import Network
 
 TAU = 0.5
@@ -52,7 +52,7 @@ def test_the_head_and_parameters_of_the_specification() -> None:
 
 
 def test_the_shipped_setting() -> None:
-    config = choose("cifar10/simclr", {"evaluate.with": [], "evaluate.metric": "accuracy"})
+    config = load("cifar10/simclr", {"evaluate.with": [], "evaluate.metric": "accuracy"})
     assert config.tables["objective"]["tau"] == TAU
     assert (config.local.batch_size, config.local.accumulate) == (32, 8)
 

@@ -19,7 +19,7 @@ from two_views import (
 )
 
 from coterie.core.errors import ConfigError
-from coterie.experiment.run import choose
+from coterie.experiment.config import load
 
 
 def test_the_heads_and_parameters_of_the_paper() -> None:
@@ -61,7 +61,7 @@ def test_z_is_what_the_projector_gives_and_p_what_the_predictor_makes_of_it(
 @pytest.mark.parametrize("name", ["simsiam", "la_ssfl", "maml_ssfl", "bilevel_ssfl", "per_ssfl"])
 def test_the_shipped_setting_is_the_papers(name: str) -> None:
     """ResNet-18, alpha 0.1, 800 rounds, ten clients; 256 samples a step in batches of 32."""
-    config = choose(f"cifar10/{name}", {"evaluate.with": [], "evaluate.metric": "accuracy"})
+    config = load(f"cifar10/{name}", {"evaluate.with": [], "evaluate.metric": "accuracy"})
     local, tables = config.local, config.tables
     assert (tables["run"]["rounds"], tables["cohort"]["fraction"]) == (800, 1.0)
     assert (tables["partition"]["clients"], tables["partition"]["beta"]) == (10, 0.1)

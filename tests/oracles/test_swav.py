@@ -21,7 +21,7 @@ from two_views import (
 
 from coterie.core.batch import Batch
 from coterie.core.bundle import Tensors
-from coterie.experiment.run import choose
+from coterie.experiment.config import load
 from coterie.nets.heads import Network
 
 WEIGHT = "prototypes.weight"
@@ -85,7 +85,7 @@ def test_the_head_and_parameters_of_the_specification() -> None:
 
 
 def test_the_shipped_setting() -> None:
-    config = choose("cifar10/swav", {"evaluate.with": [], "evaluate.metric": "accuracy"})
+    config = load("cifar10/swav", {"evaluate.with": [], "evaluate.metric": "accuracy"})
     found = config.tables["objective"]
     assert (found["prototypes"], found["temperature"]) == (512, TEMPERATURE)
     assert (found["epsilon"], found["iterations"]) == (EPSILON, ITERATIONS)

@@ -20,8 +20,9 @@ from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
 from coterie.core.errors import ConfigError, Interrupted
 from coterie.core.settings import NetSettings
 from coterie.core.task import METHOD, Round
+from coterie.experiment.config import load
 from coterie.experiment.prepare import given_data
-from coterie.experiment.run import choose, execute
+from coterie.experiment.run import execute
 from coterie.kit.context import ClientContext
 from coterie.nets.build import make_backbone
 from coterie.nets.heads import Network
@@ -249,7 +250,7 @@ def layers(module: nn.Module | None) -> list[tuple[Any, ...]]:
 
 def paper_network(name: str) -> Network:
     """The network of the shipped CIFAR-10 configuration of an objective."""
-    config = choose(f"cifar10/{name}", {"evaluate.with": [], "evaluate.metric": "accuracy"})
+    config = load(f"cifar10/{name}", {"evaluate.with": [], "evaluate.metric": "accuracy"})
     assert config.net == NetSettings("resnet18", config.net.projection, kernel=config.net.kernel)
     backbone = make_backbone(config.net, (3, 32, 32))
     return config.objective.build(backbone, 10, config.net.projection)

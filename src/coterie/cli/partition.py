@@ -4,9 +4,8 @@ import statistics
 from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from coterie.cli.options import Changes, Debug
@@ -34,21 +33,17 @@ def partition(
     arguments: Changes = None, out: Annotated[Path | None, _OUT] = None, debug: Debug = False
 ) -> None:
     """Show the samples of each client, and how much the clients differ, without training."""
-    from coterie.data.heterogeneity import measure
     from coterie.experiment.config import load
     from coterie.experiment.prepare import prepare
     from coterie.experiment.tables import parse_overrides
 
     source, overrides = split_arguments(arguments or [])
     experiment = prepare(load(source, parse_overrides(overrides)), Path("runs"))
-    dataset = experiment.dataset
-    table = experiment.partition.class_table(dataset.y_train, dataset.classes)
-    values = measure(table)
+    summary = experiment.summary()
     if out is not None:  # first, since a reader such as `head` may stop early
-        replace_durably(out, page(experiment, table, values).encode(), remedy="")
-    measured = [(name, f"{value:>8.4f}", _MEANINGS.get(name, "")) for name, value in values.items()]
-    differ = "how much the clients differ", align_columns(measured)
-    for line in (*facts(experiment), "", *rows(experiment, table), "", *differ):
+        replace_durably(out, page(experiment, summary).encode(), remedy="")
+    differ = "how much the clients differ", align_columns(measures(summary, 8))
+    for line in (*facts(experiment), "", *rows(experiment, summary), "", *differ):
         typer.echo(line)
     if out is not None:
         typer.echo(f"\npage  {out}")
@@ -78,28 +73,32 @@ def facts(experiment: "Experiment") -> Iterator[str]:
         yield f"{out:,} groups with fewer than partition.min_samples={least} are left out"
 
 
-def rows(experiment: "Experiment", table: np.ndarray) -> Iterator[str]:
+def measures(summary: Mapping[str, Any], width: int = 0) -> list[tuple[str, str, str]]:
+    """List the measures of heterogeneity: name, value and meaning."""
+    values = summary["heterogeneity"].items()
+    return [(name, f"{value:>{width}.4f}", _MEANINGS.get(name, "")) for name, value in values]
+
+
+def rows(experiment: "Experiment", summary: Mapping[str, Any]) -> Iterator[str]:
     """Tabulate samples by client and class, as far as it is readable."""
-    shares = experiment.partition
-    classes = min(table.shape[1], _CLASSES)
-    cut = ["..."] if table.shape[1] > _CLASSES else []
+    shares, clients, classes = experiment.partition, summary["clients"], summary["classes"]
+    cut = ["..."] if classes > _CLASSES else []
     notes = {client: shift.describe() for client, shift in shares.shifts.items()}
-    head = ["client", "train", "test", *map(str, range(classes)), *cut]
+    head = ["client", "train", "test", *map(str, range(min(classes, _CLASSES))), *cut]
     lines = [[*head, "shift"] if notes else head]
-    shown = list(zip(shares.clients, shares.names, table, strict=True))[:_CLIENTS]
-    for client, name, counts in shown:
-        cells = [str(count) if count else "." for count in counts[:classes]]
-        sizes = [str(counts.sum()), str(len(shares.test[client]))]
+    for client, row in list(zip(shares.clients, clients, strict=True))[:_CLIENTS]:
+        cells = [str(count) if count else "." for count in row["classes"][:_CLASSES]]
+        sizes = [str(row["train"]), str(row["test"])]
         shift = [notes.get(client, "")] if notes else []
-        lines.append([shorten(name, 16), *sizes, *cells, *cut, *shift])
+        lines.append([shorten(row["name"], 16), *sizes, *cells, *cut, *shift])
     yield align_columns(lines, right=range(1, len(lines[0]) - bool(notes)))
-    hidden = {"more client": len(table) - _CLIENTS, "more class": table.shape[1] - _CLASSES}
+    hidden = {"more client": len(clients) - _CLIENTS, "more class": classes - _CLASSES}
     if left := [counted(number, what) for what, number in hidden.items() if number > 0]:
         text = " and ".join(left).replace("classs", "classes")
         yield f"{text} not shown here; --out FILE.html draws all classes and up to 60 clients"
 
 
-def page(experiment: "Experiment", table: np.ndarray, values: Mapping[str, float]) -> str:
+def page(experiment: "Experiment", summary: Mapping[str, Any]) -> str:
     """Make one HTML file with the heat map, the sizes and the measures."""
     from coterie.report.page import format_figure, make_document
     from coterie.report.partition_chart import chart_partition
@@ -107,13 +106,8 @@ def page(experiment: "Experiment", table: np.ndarray, values: Mapping[str, float
     from coterie.report.tables import format_table
 
     shares = experiment.partition
-    holders = [
-        Holder(name, len(shares.train[client]), len(shares.test[client]), tuple(row.tolist()))
-        for client, name, row in zip(shares.clients, shares.names, table, strict=True)
-    ]
-    chart = chart_partition(holders, table.shape[1])
+    chart = chart_partition([Holder(**row) for row in summary["clients"]], summary["classes"])
     title = f"{experiment.config.tables['partition']['kind']} of {experiment.dataset.name}"
-    measured = [(name, f"{value:.4f}", _MEANINGS.get(name, "")) for name, value in values.items()]
     shifts = [(shares.names[c], shift.describe()) for c, shift in shares.shifts.items()]
     body = (
         f"<h1>{escape(title)}</h1>",
@@ -121,7 +115,7 @@ def page(experiment: "Experiment", table: np.ndarray, values: Mapping[str, float
         "<h2>Partition</h2>",
         format_figure(chart) if chart else "",
         "<h2>How much the clients differ</h2>",
-        format_table(measured, number=1),
+        format_table(measures(summary), number=1),
         "<h2>Shifts</h2>" + format_table(shifts, ("client", "shift")) if shifts else "",
     )
     return make_document(title, "\n".join(body))

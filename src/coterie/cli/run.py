@@ -14,7 +14,6 @@ from coterie.core.formatting import align_columns, format_bytes
 
 if TYPE_CHECKING:
     from coterie.experiment.config import Config
-    from coterie.experiment.prepare import Experiment
     from coterie.experiment.run import Result
 
 _OUT = typer.Option(help="Run directory; default: runs/NAME-TIME.")
@@ -120,7 +119,7 @@ def describe(config: "Config") -> None:
     from coterie.experiment.prepare import prepare
     from coterie.kit.stages import plan_rounds
 
-    experiment: Experiment = prepare(config, Path("runs"))
+    experiment = prepare(config, Path("runs"))
     parts, nets = experiment.parts, experiment.parts.nets(METHOD)
     weights = Bundle({"model": nets.weights()})
     sizes = sorted(experiment.partition.sizes().values())

@@ -13,7 +13,7 @@ from typing import final
 from torch.nn import functional as F
 
 from coterie.evaluate.shared.clients import Scores, summarise_clients
-from coterie.kit import ConfigError, Evaluator, Frozen, Shard
+from coterie.kit import Evaluator, Frozen, Shard
 from coterie.kit.evaluator import Where
 
 NAME = "accuracy"
@@ -39,10 +39,7 @@ class Accuracy(Evaluator):
         right, loss, count = 0, 0.0, 0
         for batch in data.sweep(test=True):
             logits = net(batch).logits
-            if logits is None:
-                raise ConfigError(
-                    "accuracy needs a classifier, and the objective has none: change evaluate.with"
-                )
+            assert logits is not None  # `needs` is checked before a run
             right += int((logits.argmax(dim=1) == batch.y).sum())
             loss += float(F.cross_entropy(logits, batch.y, reduction="sum"))
             count += len(batch)

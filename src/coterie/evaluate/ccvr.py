@@ -22,10 +22,9 @@ import torch
 from torch import Tensor
 
 from coterie import kit
-from coterie.evaluate.shared.features import encode_client
+from coterie.evaluate.shared.federated import HeadEvaluator, score_head
 from coterie.evaluate.shared.head import fresh_head, train_head
-from coterie.evaluate.shared.slots import no_network, score_head, send_head, start_empty
-from coterie.kit import Answer, Bundle, ClientContext, FederatedEvaluator, State, Tensors, fields
+from coterie.kit import Answer, Bundle, ClientContext, State, Tensors, fields
 
 _RIDGE = 1e-6  # added to the variances
 _FEWEST = 2  # samples of a class that have a covariance
@@ -33,7 +32,7 @@ _FEWEST = 2  # samples of a class that have a covariance
 
 @final
 @dataclass(frozen=True)
-class CCVR(FederatedEvaluator):
+class CCVR(HeadEvaluator):
     """One classifier over the global encoder, from moments of the clients' features."""
 
     rounds = 2  # moments, then tests
@@ -41,15 +40,7 @@ class CCVR(FederatedEvaluator):
     virtual: fields.PositiveCount = 200  # features drawn of every class
     key: str = "ccvr"
 
-    reduce: ClassVar = {
-        "moments": kit.Sum(),
-        "counts": kit.Sum(),
-    }  # each is empty in the other's round
-
-    begin = encode_client
-    start = start_empty
-    broadcast = send_head
-    model = no_network
+    reduce: ClassVar = {"moments": kit.Sum(), "counts": kit.Sum()}  # one is empty in each round
 
     def client_update(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Sum up the training features; then test the classifier."""

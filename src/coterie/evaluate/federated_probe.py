@@ -23,15 +23,14 @@ import torch
 from annotated_types import Ge
 
 from coterie import kit
-from coterie.evaluate.shared.features import encode_client
+from coterie.evaluate.shared.federated import HeadEvaluator, score_head
 from coterie.evaluate.shared.head import fresh_head, train_head
-from coterie.evaluate.shared.slots import no_network, score_head, send_head, start_empty
-from coterie.kit import Answer, Bundle, ClientContext, FederatedEvaluator, State
+from coterie.kit import Answer, Bundle, ClientContext, State
 
 
 @final
 @dataclass(frozen=True)
-class FederatedProbe(FederatedEvaluator):
+class FederatedProbe(HeadEvaluator):
     """One classifier for all clients."""
 
     rounds: Annotated[int, Ge(2)] = 21  # the last one tests, the others train
@@ -39,11 +38,6 @@ class FederatedProbe(FederatedEvaluator):
     key: str = "federated_probe"
 
     reduce: ClassVar = {"head": kit.Mean(), "counts": kit.Gather()}
-
-    begin = encode_client
-    start = start_empty
-    broadcast = send_head
-    model = no_network
 
     def client_update(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Test the classifier as received, then train it; in the last round only test."""

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.evaluate.shared.features import Layer, heads_for
-from coterie.kit import Evaluator, Frozen, Shard, seeds, self_supervised
+from coterie.evaluate.shared.features import Layer, LayerEvaluator
+from coterie.kit import Frozen, Shard, seeds, self_supervised
 
 NAME = "geometry"
 MOST = 2048  # samples
@@ -38,15 +38,9 @@ def sample(net: Frozen, data: Shard, seed: int, layer: Layer = "h") -> Tensor:
         return torch.cat([encode(batch.x) for batch in data.sweep(test=True)])
     chosen = torch.zeros(count, dtype=torch.bool)
     chosen[torch.from_numpy(seeds.generator(seed, "geometry").permutation(count)[:MOST])] = True
-    waiting, encoded = [], []
-    for batch in data.sweep(test=True):
-        waiting.append(batch.x[chosen[batch.index].to(batch.x.device)])
-        if sum(map(len, waiting)) >= _ROWS:
-            images = torch.cat(waiting)
-            encoded.append(encode(images[:_ROWS]))
-            waiting = [images[_ROWS:]]
-    rest = torch.cat(waiting)
-    return torch.cat([*encoded, *([encode(rest)] if len(rest) else [])])
+    batches = data.sweep(test=True)
+    images = torch.cat([batch.x[chosen[batch.index].to(batch.x.device)] for batch in batches])
+    return torch.cat([encode(rows) for rows in torch.split(images, _ROWS)])
 
 
 def measure(h: Tensor) -> dict[str, float]:
@@ -64,16 +58,11 @@ def measure(h: Tensor) -> dict[str, float]:
 
 @final
 @dataclass(frozen=True)
-class Geometry(Evaluator):
+class Geometry(LayerEvaluator):
     """The global model on a sample of the test set."""
 
     layer: Layer = "h"
     key: str = NAME
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The projector, for z."""
-        return heads_for(self.layer)
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
         """Measure the three; their names get the key as prefix if it is not the default."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.evaluate.shared.clients import Scores, summarise_clients
-from coterie.evaluate.shared.features import Layer, features, heads_for
-from coterie.kit import Evaluator, Frozen, Shard, fields
+from coterie.evaluate.shared.features import Layer, LayerEvaluator, features
+from coterie.kit import Frozen, Shard, fields
 from coterie.kit.evaluator import Where
 
 _ROWS = 256  # queries at once
@@ -38,7 +38,7 @@ def vote(
 
 @final
 @dataclass(frozen=True)
-class Knn(Evaluator):
+class Knn(LayerEvaluator):
     """How often the nearest training samples have the class of a test sample."""
 
     k: fields.PositiveCount = 200
@@ -46,11 +46,6 @@ class Knn(Evaluator):
     layer: Layer = "h"
     where: Where = "server"
     key: str = "knn"
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The projector, for z."""
-        return heads_for(self.layer)
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
         """Measure `knn`, and the number of samples in the bank as `knn_bank`."""

@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 from coterie.evaluate.shared.clients import Scores, summarise_clients
-from coterie.evaluate.shared.features import Layer, features, heads_for
+from coterie.evaluate.shared.features import Layer, LayerEvaluator, features
 from coterie.evaluate.shared.head import choose_balanced, count_right, fresh_head, train_head
-from coterie.kit import Evaluator, Frozen, Shard, fields, seeds
+from coterie.kit import Frozen, Shard, fields, seeds
 from coterie.kit.evaluator import Where
 
 
 @final
 @dataclass(frozen=True)
-class Probe(Evaluator):
+class Probe(LayerEvaluator):
     """How well a linear classifier separates the classes."""
 
     labels: fields.PositiveShare = 1.0
@@ -36,11 +36,6 @@ class Probe(Evaluator):
     where: Where = "server"
     data: Literal["own", "all"] = "own"  # whose training data, on clients; the server has all
     key: str = "probe"
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The projector, for z."""
-        return heads_for(self.layer)
 
     @property
     def pools(self) -> bool:

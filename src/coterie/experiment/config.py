@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from coterie.core import registry, settings
@@ -88,9 +89,11 @@ class Config:
         return None
 
 
-def load(source: Source = None, overrides: Tables | None = None) -> Config:
-    """Resolve a configuration by path or shipped name, with overrides."""
-    return resolve_request(request(source, overrides or {}))
+def load(
+    source: Source = None, overrides: Mapping[str, Any] | None = None, saved: Path | None = None
+) -> Config:
+    """Resolve a configuration with overrides; `request` says how it is found."""
+    return resolve_request(request(source, overrides or {}, saved))
 
 
 def method_config(method: str, setting: str, overrides: Tables, number: int) -> Config:

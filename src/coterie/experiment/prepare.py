@@ -130,28 +130,18 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
     environment = exact.environment(spec.device)  # that a resumed run needs for the same bits
     if spec.net.kernel == "native":
         environment["kernels"] = loaded().variant
-    return Plan(
-        cohort=config.cohort,
-        checkpoint=config.checkpoint,
-        evaluation=Evaluation(config.evaluate, everything, holdout),
-        folder=folder,
-        environment=environment,
-    )
+    evaluation = Evaluation(config.evaluate, everything, holdout)
+    return Plan(config.cohort, config.checkpoint, evaluation, folder, environment)
 
 
 def make_executor(experiment: Experiment) -> Executor:
     """Start what will run the tasks."""
-    settings, clients = experiment.config.executor, list_clients(experiment.partition)
+    settings, spec, shares = experiment.config.executor, experiment.spec, experiment.partition
     if settings.kind == "serial":
-        return Serial(Site(experiment.spec, experiment.partition))
-    workers = settings.workers or exact.cores()
-    return Processes(
-        experiment.spec,
-        experiment.partition,
-        workers=min(workers, len(clients)),
-        devices=[_device("executor.devices", name) for name in settings.devices],
-        timeout=settings.timeout,
-    )
+        return Serial(Site(spec, shares))
+    workers = min(settings.workers or exact.cores(), len(shares.clients))
+    devices = [_device("executor.devices", name) for name in settings.devices]
+    return Processes(spec, shares, workers=workers, devices=devices, timeout=settings.timeout)
 
 
 def make_player(experiment: Experiment) -> Player:
@@ -321,10 +311,9 @@ def _check_cohort(experiment: Experiment) -> None:
 
 def _check_record(experiment: Experiment) -> None:
     """Check that there is a global model for the embedding."""
-    if not experiment.config.record.embedding:
-        return
-    if experiment.parts.method.model(experiment.parts.start()) is None:
-        name = experiment.config.tables["method"]["name"]
+    config, parts = experiment.config, experiment.parts
+    if config.record.embedding and parts.method.model(parts.start()) is None:
+        name = config.tables["method"]["name"]
         raise ConfigError(
             f"record.embedding is of the global model, and method.name = {name!r} has none"
         )

@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from coterie.engine.play import Player
 from coterie.engine.record import Recorder, Recorders, RoundEvent
 from coterie.engine.spec import Parts
 from coterie.engine.tensorboard import TensorBoard
-from coterie.experiment.config import GIVEN, Config, resolve_request
+from coterie.experiment.config import GIVEN, Config, load
 from coterie.experiment.prepare import (
     Experiment,
     Given,
@@ -35,7 +36,7 @@ from coterie.experiment.prepare import (
     make_plan,
     prepare,
 )
-from coterie.experiment.tables import Source, read, request
+from coterie.experiment.tables import Source, read
 from coterie.nets.heads import Network
 from coterie.report.page import write_report
 
@@ -83,16 +84,8 @@ def run(
     Overrides are tables (`local={"lr": 0.1}`) or dotted keys (`**{"local.lr": 0.1}`).
     """
     folder = Path(out) if out is not None else None
-    chosen = choose(config, overrides, folder, resume)
-    return execute(chosen, folder, resume, allow_inexact, recorders)
-
-
-def choose(
-    source: Source, overrides: Mapping[str, Any], folder: Path | None = None, resume: bool = False
-) -> Config:
-    """Resolve a configuration; a resumed run without one uses that of its folder."""
     saved = folder / CONFIG if resume and folder is not None else None
-    return resolve_request(request(source, overrides, saved))
+    return execute(load(config, overrides, saved), folder, resume, allow_inexact, recorders)
 
 
 def execute(
@@ -147,14 +140,11 @@ def _drive(
     if standing and standing.position.finished and _is_complete(experiment, folder, standing):
         return Result(folder, standing.history, experiment)
     try:
-        executor = make_executor(experiment)
-        try:
+        with closing(make_executor(experiment)) as executor:
             player = Player(experiment.parts, executor, recorders, experiment.config.server)
             loop = Loop(plan, player, rundir.next_attempt(folder))
             standing = loop.run(standing or loop.start())
             _finish(experiment, folder, loop, standing)
-        finally:
-            executor.close()
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted; resume with: coterie run --out {folder} --resume"
@@ -193,7 +183,7 @@ def _load_standing(plan: Plan, allow_inexact: bool, recorders: Recorders) -> Sta
         recorders.note(f"a checkpoint is broken, the one before is used: {problem}")
     for name, value in plan.environment.items():
         before = position.environment.get(name, value)  # older checkpoints have fewer
-        if before != value and not allow_inexact:
+        if before != value:
             raise ConfigError(
                 f"the run was made with {name} {before}, this is {name} {value}: the bits would "
                 "differ; --allow-inexact resumes all the same"
@@ -258,6 +248,6 @@ def fit(
     Without `test`, a seeded fifth of every site's samples is held out. Everything else is as in
     `run`; the configuration starts from the shipped one for the digits.
     """
-    config = choose(None, {"method": method, "data.name": GIVEN, **overrides})
+    config = load(None, {"method": method, "data.name": GIVEN, **overrides})
     given = given_data(sites, test, config.run.seed)
     return execute(config, Path(out) if out else None, resume, False, recorders, given)

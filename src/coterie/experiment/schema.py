@@ -18,6 +18,7 @@ from coterie.core.errors import ConfigError
 
 Spelling = Mapping[str, str]  # the key of a field, where the two differ
 AS_FIELDS: Spelling = MappingProxyType({})
+_make_adapter = functools.cache(TypeAdapter[Any])  # making one takes far longer than using it
 
 
 def validate(
@@ -43,7 +44,7 @@ def validate(
             raise ConfigError(f"{table}.{key} = {value} is not a finite number")
     try:
         text = json.dumps({known[key]: value for key, value in given.items()}, default=str)
-        return _adapter(kind).validate_json(text, strict=True)
+        return _make_adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0]) if first["loc"] else ""
@@ -61,12 +62,6 @@ def write_fields(part: Any, spelling: Spelling = AS_FIELDS) -> dict[str, Any]:
 def to_lists(value: Any) -> Any:
     """Replace tuples by lists, as TOML reads them."""
     return [to_lists(item) for item in value] if isinstance(value, tuple | list) else value
-
-
-@functools.cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Make the validator of a class, once: that takes far longer than using it."""
-    return TypeAdapter(kind)
 
 
 def _is_finite(value: Any) -> bool:

@@ -63,9 +63,8 @@ class Changes:
                 raise ConfigError(
                     f"{name} = {value!r} must be a name, a class, a function or an object"
                 )
-            described = self._describe(slot, value)
-            name, values = described.name, described.values
-            value = {"name": name, **values} if values else name
+            part = self._describe(slot, value)
+            value = {"name": part.name, **part.values} if part.values else part.name
         self.tables.setdefault(table, {})[key] = value
 
     def replace(self, table: str, part: Any) -> None:

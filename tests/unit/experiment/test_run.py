@@ -12,8 +12,9 @@ import toy
 from coterie.core.errors import ConfigError, Interrupted
 from coterie.core.task import ClientInfo, Executor, Reply, Task
 from coterie.experiment import run as module
+from coterie.experiment.config import load
 from coterie.experiment.prepare import Experiment, given_data, make_executor
-from coterie.experiment.run import Result, choose, default_folder, execute
+from coterie.experiment.run import Result, default_folder, execute
 
 SITES = {"north": (np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1]))}
 TABLES: dict[str, Any] = {
@@ -66,7 +67,7 @@ def executors(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[Watched]]
 def start(folder: Path, resume: bool = False) -> Result:
     """Run a method with personal models for two rounds on one site with four samples."""
     given = given_data(SITES, SITES["north"], seed=3)
-    return execute(choose(TABLES, {}), folder, resume, given=given)
+    return execute(load(TABLES, {}), folder, resume, given=given)
 
 
 @pytest.fixture(scope="module")
@@ -156,16 +157,16 @@ def test_a_folder_with_a_run_needs_to_be_resumed(finished: Path) -> None:
 
 def test_resuming_needs_a_folder() -> None:
     with pytest.raises(ConfigError, match=r"--resume.*--out"):
-        execute(choose(TABLES, {}), resume=True)
+        execute(load(TABLES, {}), resume=True)
 
 
 def test_a_run_that_is_resumed_without_a_configuration_has_its_own(tmp_path: Path) -> None:
-    saved = choose("digits/fedprox", {"run.seed": 9})
+    saved = load("digits/fedprox", {"run.seed": 9})
     (tmp_path / "config.toml").write_text(saved.to_toml())
-    assert choose(None, {}, tmp_path, resume=True).tables == saved.tables
-    assert choose(None, {}, tmp_path, resume=True).name == tmp_path.name
-    assert choose(None, {}, tmp_path).name == "digits/moon"
-    assert choose("digits/fedavg", {}, tmp_path, resume=True).name == "digits/fedavg"
+    assert load(None, {}, tmp_path / "config.toml").tables == saved.tables
+    assert load(None, {}, tmp_path / "config.toml").name == tmp_path.name
+    assert load(None, {}).name == "digits/moon"
+    assert load("digits/fedavg", {}, tmp_path / "config.toml").name == "digits/fedavg"
 
 
 def test_a_default_folder_is_named_by_configuration_and_time_and_is_always_new(

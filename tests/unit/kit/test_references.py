@@ -15,8 +15,8 @@ from coterie.core.bundle import Bundle
 from coterie.core.task import METHOD, Round, Task
 from coterie.data.augment import AUGMENTS
 from coterie.engine.site import Site
+from coterie.experiment.config import load
 from coterie.experiment.prepare import prepare
-from coterie.experiment.run import choose
 from coterie.kit.context import ClientContext
 from coterie.kit.losses import model_contrast
 from coterie.kit.networks import Frozen
@@ -42,7 +42,7 @@ def ctx(request: pytest.FixtureRequest, augment: str, tmp_path: Path) -> Iterato
         "local.epochs": 2,
         "local.batch_size": 8,
     }
-    chosen = prepare(choose("digits/moon", changes), tmp_path)
+    chosen = prepare(load("digits/moon", changes), tmp_path)
     site = Site(chosen.spec, chosen.partition)
     place = Round(1, 3, "train", 1, 3, len(chosen.partition.clients), chosen.spec.seed)
     client = chosen.partition.clients[0]

@@ -9,7 +9,6 @@ import toy
 from coterie.core.errors import NoReplies, RunFailed
 from coterie.experiment.config import Config, load
 from coterie.experiment.prepare import prepare
-from coterie.experiment.run import choose
 from coterie.experiment.tables import parse_overrides
 from coterie.methods.mfcl import MFCL
 from coterie.reproduce.estimate import Line, add_up_stages, estimate
@@ -70,7 +69,7 @@ def test_a_run_of_mfcl_has_a_time(more: list[str]) -> None:
 
 def test_another_method_with_rounds_of_the_server_has_a_time(toy_data: Path) -> None:
     tables = toy.tables(toy_data, method={"name": "toy_methods:Staged"})
-    assert estimate(choose(tables, {}), {}) > 0.0
+    assert estimate(load(tables, {}), {}) > 0.0
 
 
 def test_a_client_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

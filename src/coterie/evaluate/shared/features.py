@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.kit import Bundle, ClientState, FederatedEvaluator, Frozen, Shard
+from coterie.kit import Evaluator, Frozen, Shard
 
 Features = tuple[Tensor, Tensor]  # h or z of length one, and the labels
 Layer = Literal["h", "z"]  # before the projector, or behind it
@@ -17,9 +17,15 @@ _known: WeakKeyDictionary[Frozen, WeakKeyDictionary[Shard, dict[tuple[bool, Laye
 _known = WeakKeyDictionary()
 
 
-def heads_for(layer: Layer) -> tuple[str, ...]:
-    """List the heads that a network needs to have a layer."""
-    return ("projector",) if layer == "z" else ()
+class LayerEvaluator(Evaluator):
+    """An evaluator of h or z, as its field `layer` says."""
+
+    layer: Layer
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The projector, for z."""
+        return ("projector",) if self.layer == "z" else ()
 
 
 def features(net: Frozen, data: Shard, test: bool = False, layer: Layer = "h") -> Features:
@@ -28,15 +34,6 @@ def features(net: Frozen, data: Shard, test: bool = False, layer: Layer = "h") -
     if (test, layer) not in known:
         known[test, layer] = _encode(net, data, test, layer)
     return known[test, layer]
-
-
-def encode_client(self: FederatedEvaluator, net: Frozen, data: Shard) -> ClientState:
-    """Fill the slot `begin`: the client's state is h and y of its training and test samples."""
-    groups = {}
-    for group, test in (("train", False), ("test", True)):
-        h, y = features(net, data, test)
-        groups[group] = {"h": h.cpu(), "y": y.cpu()}
-    return Bundle(groups)
 
 
 def _encode(net: Frozen, data: Shard, test: bool, layer: Layer) -> Features:

@@ -29,11 +29,7 @@ def fresh_head(classes: int, h: Tensor) -> Tensors:
 
 
 def train_head(
-    head: Tensors,
-    h: Tensor,
-    y: Tensor,
-    draw: np.random.Generator,
-    part: tuple[int, int] = (0, 1),
+    head: Tensors, h: Tensor, y: Tensor, draw: np.random.Generator, part: tuple[int, int] = (0, 1)
 ) -> Tensors:
     """Train a classifier; `part` (i, n) runs the i-th of n equal parts of the schedule."""
     weight, bias = head["weight"].clone(), head["bias"].clone()
