@@ -7,11 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from coterie.core import seeds
+from coterie.core import registry, seeds
 from coterie.core.errors import ConfigError
 from coterie.data.datasets import Groups
 from coterie.data.heterogeneity import measure
-from coterie.data.partition import divide, kinds, load_class
+from coterie.data.partition import divide, load_class
 from coterie.data.partitions.by_group import ByGroup
 from coterie.data.partitions.iid import IID
 from coterie.data.partitions.quantity import Quantity
@@ -97,7 +97,7 @@ def test_groups_that_are_missing_or_too_small() -> None:
         divide(ByGroup(min_samples=9), LABELS[:8], TEST, 10, seed=0, groups=groups(test=False))
 
 
-@pytest.mark.parametrize("kind", sorted(set(kinds()) - {"by-group"}))
+@pytest.mark.parametrize("kind", sorted(set(registry.names("data/partitions")) - {"by-group"}))
 def test_every_kind(kind: str) -> None:
     scheme = load_class(kind)()
     made, again = (divide(scheme, LABELS, TEST, 10, seed=5) for _ in range(2))
@@ -124,7 +124,9 @@ def count_calls(scheme: Skewed, labels: np.ndarray) -> int:
     return calls
 
 
-@pytest.mark.parametrize("kind", sorted(set(kinds()) - {"by-group", "windows"}))
+@pytest.mark.parametrize(
+    "kind", sorted(set(registry.names("data/partitions")) - {"by-group", "windows"})
+)
 def test_the_work_grows_with_the_clients_and_not_with_their_square(kind: str) -> None:
     labels = np.arange(50_000) % 100
     beta = {"beta": 5.0} if kind == "quantity" else {}

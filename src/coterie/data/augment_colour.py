@@ -5,6 +5,7 @@ Every result stays in [0, 1]. The result of a sample does not depend on the rest
 """
 
 from collections.abc import Callable
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -81,8 +82,6 @@ JITTER: tuple[Operation, ...] = (change_brightness, change_contrast, change_satu
 
 def make_grey(images: Tensor, _: Tensor) -> Tensor:
     """Set every channel to the pixel's brightness; keep a single channel."""
-    if images.shape[1] == 1:
-        return images
     return brightness_of(images)[:, None].expand_as(images)
 
 
@@ -99,10 +98,7 @@ def blur(images: Tensor, sigmas: Tensor) -> Tensor:
     padded = F.pad(images, (half,) * 4, mode="reflect")
     for axis, size in ((2, height), (3, width)):
         taps = (padded.narrow(axis, k, size) * _expand(weights[:, k]) for k in range(2 * half + 1))
-        total = next(taps)
-        for tap in taps:
-            total.add_(tap)
-        padded = total
+        padded = reduce(Tensor.add_, taps)
     return padded.clamp_(0.0, 1.0)
 
 

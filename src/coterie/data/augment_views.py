@@ -97,7 +97,8 @@ class RandomView:
         high = np.rint(np.sqrt(area * (height * width) / ratio))
         fits = (wide >= 1) & (wide <= width) & (high >= 1) & (high <= height)
         each, first, any_fits = np.arange(len(fits)), fits.argmax(axis=1), fits.any(axis=1)
-        fallback = self._centred_size(height, width)
+        least, most = self.ratio
+        fallback = min(height, round(width / least)), min(width, round(height * most))
         size = np.stack([high[each, first], wide[each, first]], axis=1)
         size = np.where(any_fits[:, None], size, fallback)
         room = np.array([height, width]) - size
@@ -105,14 +106,6 @@ class RandomView:
             any_fits[:, None], np.floor(drawn["positions"].numpy() * (room + 1)), np.floor(room / 2)
         )
         return np.concatenate([start, size], axis=1).astype(np.int64)
-
-    def _centred_size(self, height: int, width: int) -> tuple[int, int]:
-        low, high = self.ratio
-        if width / height < low:
-            return round(width / low), width
-        if width / height > high:
-            return height, round(height * high)
-        return height, width
 
     def find_problem(self, samples: np.ndarray) -> str | None:
         """Require images of 1 or 3 channels and 8 pixels; in [0, 1] if colours change."""

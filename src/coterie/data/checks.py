@@ -3,7 +3,6 @@
 Every message is one line with the array, the row, the value and the remedy.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from coterie.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from coterie.data.datasets import Raw
+    from coterie.data.datasets import Groups, Raw
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 NOBODY = -1  # the group of a test sample that belongs to no client
@@ -39,10 +38,9 @@ def check(origin: str, raw: "Raw") -> tuple[dict[str, np.ndarray], int]:
         _check_alike(arrays["x_train"], arrays["x_test"])
         _check_statistics(arrays["x_train"].shape[1], raw.mean, raw.std)
         if raw.groups is not None:
-            names = raw.groups.names
-            for part, groups in (("train", raw.groups.train), ("test", raw.groups.test)):
-                checked = _check_groups(part, np.asarray(groups), len(arrays[f"y_{part}"]), names)
-                arrays[f"group_{part}"] = checked
+            for part in ("train", "test"):
+                samples = len(arrays[f"y_{part}"])
+                arrays[f"group_{part}"] = _check_groups(part, raw.groups, samples)
     except DataError as error:
         raise DataError(f"{origin}: {error}") from None
     return arrays, classes
@@ -59,9 +57,9 @@ def check_resize(name: str, resize: int, images: bool) -> None:
         )
 
 
-def _check_groups(part: str, values: np.ndarray, samples: int, names: Sequence[str]) -> np.ndarray:
-    """Check the groups of training or test samples; return them as int64 indices into `names`."""
-    is_test = part == "test"
+def _check_groups(part: str, groups: "Groups", samples: int) -> np.ndarray:
+    """Check the groups of training or test samples; return them as int64 indices into the names."""
+    is_test, values, names = part == "test", np.asarray(getattr(groups, part)), groups.names
     if values.shape != (samples,) and not (is_test and values.size == 0):
         raise DataError(
             f"group_{part} has shape {values.shape}, and there are {samples} {part} samples; "

@@ -6,6 +6,7 @@ them share one copy in memory.
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import mmap
@@ -13,10 +14,11 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -69,7 +71,7 @@ class Raw:
 class Dataset(Raw):
     """A checked data set, memory-mapped read-only: x is uint8 or float32, y is int64.
 
-    `fingerprint` is the SHA-256 of the contents.
+    `fingerprint` is the SHA-256 of the description in meta.json and of the arrays, in their order.
     """
 
     name: str
@@ -118,8 +120,12 @@ def load(name: str, root: str = "", cache: Path | None = None, resize: int = 0) 
         with contextlib.suppress(OSError, ValueError, DataError):
             return open_cached(folder / pointer.read_text())
     if hasattr(source, "decode"):
-        with _scratch_folder(folder, name) as scratch:
-            dataset = _cache(name, source.decode(root, resize, scratch), folder, root)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(dir=folder, prefix=".", ignore_cleanup_errors=True) as scratch:
+                dataset = _cache(name, source.decode(root, resize, Path(scratch)), folder, root)
+        except OSError as error:
+            raise _unwritable(folder, error) from error
     else:
         dataset = _cache(name, source.read(root), folder, root or name)
     if pointer:
@@ -145,16 +151,9 @@ def open_cached(path: Path) -> Dataset:
         if "groups" in meta:
             train, test = (arrays.pop(name) for name in checks.GROUP_ARRAYS)
             groups = Groups(train, test, tuple(meta["groups"]))
-        return Dataset(
-            name=meta["name"],
-            path=path,
-            fingerprint=meta["fingerprint"],
-            classes=meta["classes"],
-            mean=tuple(meta["mean"]),
-            std=tuple(meta["std"]),
-            groups=groups,
-            **arrays,
-        )
+        plain: dict[str, Any] = {key: meta[key] for key in ("name", "fingerprint", "classes")}
+        mean, std = tuple(meta["mean"]), tuple(meta["std"])
+        return Dataset(**(plain | arrays), path=path, mean=mean, std=std, groups=groups)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(path / _META, error) from error
 
@@ -192,30 +191,15 @@ def _find_pointer(folder: Path, name: str, resize: int, files: Iterable[Path]) -
     """
     key: list[object] = [_FORMAT, name, resize]
     # Resolving a path is slow, and a hundred thousand images share a few folders.
-    folders: dict[Path, str] = {}
+    resolve = functools.cache(Path.resolve)
     for file in files:
         try:
-            status = file.stat()
-            if file.parent not in folders:
-                folders[file.parent] = str(file.parent.resolve())
+            status, parent = file.stat(), str(resolve(file.parent))
         except (OSError, ValueError):
             return None
-        key.append([folders[file.parent], file.name, status.st_size, status.st_mtime_ns])
+        key.append([parent, file.name, status.st_size, status.st_mtime_ns])
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     return folder / f"{name}-{digest[:_SHORT]}.index"
-
-
-@contextlib.contextmanager
-def _scratch_folder(folder: Path, name: str) -> Iterator[Path]:
-    """Create a temporary folder in the cache to decode images in, and remove it at the end."""
-    path = folder / f".{name}-{uuid.uuid4().hex}-decoding"
-    try:
-        path.mkdir(parents=True)
-        yield path
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _unwritable(folder: Path, error: OSError) -> DataError:
@@ -236,7 +220,10 @@ def _cache(name: str, raw: Raw, folder: Path, origin: str) -> Dataset:
         array: {"shape": list(values.shape), "dtype": values.dtype.name}
         for array, values in arrays.items()
     }
-    fingerprint = _hash(meta, arrays)
+    digest = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
+    for values in arrays.values():
+        digest.update(np.ascontiguousarray(values).data)
+    fingerprint = digest.hexdigest()
     path = folder / f"{name}-{fingerprint[:_SHORT]}"
     for _ in range(_RACES):
         with contextlib.suppress(DataError):
@@ -246,14 +233,6 @@ def _cache(name: str, raw: Raw, folder: Path, origin: str) -> Dataset:
         except OSError as error:
             raise _unwritable(folder, error) from error
     return open_cached(path)
-
-
-def _hash(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
-    """Compute the SHA-256 of the description in meta.json and of the arrays, in their order."""
-    digest = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
-    for values in arrays.values():
-        digest.update(np.ascontiguousarray(values).data)
-    return digest.hexdigest()
 
 
 def _write(path: Path, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:

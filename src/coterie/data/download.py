@@ -14,10 +14,10 @@ from coterie.core import registry
 from coterie.core.errors import ConfigError, DataError
 from coterie.core.formatting import format_bytes
 from coterie.data import datasets
+from coterie.data.formats import idx
 
 _CHUNK = 2**20
 _TIMEOUT = 30
-_UNREACHABLE = (OSError, http.client.HTTPException)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,39 +36,26 @@ class Remote:
 
 
 _CIFAR = "https://www.cs.toronto.edu/~kriz/"
-_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-_IDX_NAMES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+# SHA-256: keras/datasets/cifar10.py and cifar100.py; the MD5 sums of the official page are
+# c58f30108f718f92721af3b95e74349a and eb9058c3a382ffc7106e4002c42a8d85.
+_CIFAR10_SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
+_CIFAR100_SHA256 = "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
 
 
 def _idx_files(base: str, folder: str, *files: tuple[int, str]) -> tuple[Remote, ...]:
     """Describe the four files of an IDX data set by their sizes and SHA-256."""
     return tuple(
         Remote(f"{base}{name}-ubyte.gz", length, sha256, folder)
-        for name, (length, sha256) in zip(_IDX_NAMES, files, strict=True)
+        for name, (length, sha256) in zip(idx.NAMES, files, strict=True)
     )
 
 
 REMOTES: dict[str, tuple[Remote, ...]] = {
-    # SHA-256: keras/datasets/cifar10.py and cifar100.py; the MD5 sums of the official page are
-    # c58f30108f718f92721af3b95e74349a and eb9058c3a382ffc7106e4002c42a8d85.
-    "cifar10": (
-        Remote(
-            f"{_CIFAR}cifar-10-python.tar.gz",
-            170498071,
-            "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-        ),
-    ),
-    "cifar100": (
-        Remote(
-            f"{_CIFAR}cifar-100-python.tar.gz",
-            169001437,
-            "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
-        ),
-    ),
+    "cifar10": (Remote(f"{_CIFAR}cifar-10-python.tar.gz", 170498071, _CIFAR10_SHA256),),
+    "cifar100": (Remote(f"{_CIFAR}cifar-100-python.tar.gz", 169001437, _CIFAR100_SHA256),),
     # SHA-256 and sizes: tensorflow/datasets, url_checksums/mnist.txt
     "mnist": _idx_files(
-        _MNIST,
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "mnist",
         (9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
         (28881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
@@ -77,7 +64,7 @@ REMOTES: dict[str, tuple[Remote, ...]] = {
     ),
     # SHA-256 and sizes: tensorflow/datasets, url_checksums/fashion_mnist.txt
     "fashion-mnist": _idx_files(
-        _FASHION,
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         "fashion-mnist",
         (26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
         (29515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
@@ -156,7 +143,7 @@ def _read_chunks(remote: Remote, folder: Path) -> Iterator[bytes]:
         with urllib.request.urlopen(remote.address, timeout=_TIMEOUT) as response:
             while chunk := response.read(_CHUNK):
                 yield chunk
-    except _UNREACHABLE as error:
+    except (OSError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
         reason = getattr(error, "reason", "") or str(error) or type(error).__name__

@@ -2,10 +2,8 @@
 
 import numpy as np
 
-SIGMA = 1e-6  # the share that MFCL assigns to a class that a client does not have
 
-
-def measure(table: np.ndarray, sigma: float = SIGMA) -> dict[str, float]:
+def measure(table: np.ndarray, sigma: float = 1e-6) -> dict[str, float]:
     """Measure a table of counts (clients x classes); clients without samples are left out.
 
     With p_m the class shares of client m, p those of all samples together, M clients, K classes:

@@ -107,11 +107,6 @@ class Partition:
         return Partition({0: _concatenate(self.train)}, {0: _concatenate(self.test)}, ("all",))
 
 
-def kinds() -> tuple[str, ...]:
-    """List the partition rules: one per file of `partitions`."""
-    return registry.names("data/partitions")
-
-
 def load_class(kind: str) -> type[Skewed]:
     """Import the dataclass of a rule: `dirichlet` gives `Dirichlet`; or a user's own class."""
     base: type[Any] = Skewed
@@ -144,14 +139,13 @@ def divide(
     train = scheme.deal(y_train, classes, seed, groups)
     _check_shares(scheme, train, len(y_train))
     shifts = scheme.draw_shifts(tuple(train), classes, seed)
-    chosen = scheme.select_groups(groups)
-    if chosen is None or groups is None:
-        return Partition(train, deal_test(train, y_train, y_test, classes), shifts=shifts)
-    names = tuple(groups.names[group] for group in chosen)
-    if not len(groups.test):
-        return Partition(train, deal_test(train, y_train, y_test, classes), names, shifts)
-    own = (np.flatnonzero(groups.test == group) for group in chosen)
-    return Partition(train, dict(zip(train, own, strict=True)), names, shifts)
+    chosen, names = scheme.select_groups(groups), ()
+    if groups is not None and chosen is not None:
+        names = tuple(groups.names[group] for group in chosen)
+        if len(groups.test):
+            own = (np.flatnonzero(groups.test == group) for group in chosen)
+            return Partition(train, dict(zip(train, own, strict=True)), names, shifts)
+    return Partition(train, deal_test(train, y_train, y_test, classes), names, shifts)
 
 
 def _check_shares(scheme: Skewed, train: Shares, samples: int) -> None:

@@ -82,9 +82,8 @@ class Shift:
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Shift":
         """Reconstruct a shift from `to_plain`; JSON has turned its tuples into lists."""
-        values = ((key, tuple(v) if isinstance(v, list) else v) for key, v in plain.items())
-        fields: dict[str, Any] = dict(values)
-        return cls(**fields)
+        lists = {key: tuple(value) for key, value in plain.items() if isinstance(value, list)}
+        return cls(**(plain | lists))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,9 +88,6 @@ class _Type:
         if self.order not in _ORDERS or any(part is not None for part in state[2:5]):
             raise Refused("it holds an array of a compound type")
 
-    def real(self) -> "np.dtype[Any]":
-        return np.dtype(self.order + self.code)
-
 
 class _Array:
     """Stands for an array that is created empty and receives its contents as state."""
@@ -119,7 +116,7 @@ def _array(data: Any, kind: Any, shape: Sequence[Any], order: str) -> np.ndarray
     if not isinstance(kind, _Type) or not isinstance(data, bytes | bytearray):
         raise Refused("it holds an array that is not of numbers")
     sizes = tuple(int(size) for size in shape)
-    real = kind.real()
+    real = np.dtype(kind.order + kind.code)
     if min(sizes, default=0) < 0 or math.prod(sizes) * real.itemsize != len(data):
         raise Refused(f"it holds an array of shape {sizes} with {len(data)} bytes")
     flat = np.frombuffer(data, real)

@@ -36,8 +36,9 @@ def test_names_are_the_files_of_sources() -> None:
 
 def test_listing_imports_neither_torch_nor_sklearn() -> None:
     code = (
-        "import sys; from coterie.data import datasets, partition; "
-        "datasets.names(), partition.kinds(), partition.load_class('dirichlet'); "
+        "import sys; from coterie.core import registry; "
+        "from coterie.data import datasets, partition; "
+        "datasets.names(), registry.names('data/partitions'), partition.load_class('dirichlet'); "
         "sys.exit(bool({'torch', 'sklearn'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

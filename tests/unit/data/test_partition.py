@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.data import partition
 from coterie.data.partition import Partition, deal_test, divide
@@ -126,7 +127,7 @@ def test_every_test_image_of_a_held_class_is_dealt_once() -> None:
 
 
 def test_kinds_and_classes() -> None:
-    assert {"dirichlet", "iid"} <= set(partition.kinds())
+    assert {"dirichlet", "iid"} <= set(registry.names("data/partitions"))
     assert partition.load_class("dirichlet") is Dirichlet
     assert partition.load_class("iid") is IID
     with pytest.raises(

@@ -10,10 +10,11 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch.nn.functional import affine_grid, grid_sample
 
+from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.data.batches import DataShard
 from coterie.data.datasets import Dataset
-from coterie.data.partition import Partition, divide, kinds, load_class
+from coterie.data.partition import Partition, divide, load_class
 from coterie.data.partitions.iid import IID
 from coterie.data.skew import Shift, draw_noise, restyle, rotate
 
@@ -34,7 +35,7 @@ def dataset(images: np.ndarray = IMAGES) -> Dataset:
 
 
 def test_all_kinds_have_the_keys_and_none_is_the_default() -> None:
-    for kind in kinds():
+    for kind in registry.names("data/partitions"):
         names = {field.name for field in fields(load_class(kind))}  # type: ignore[arg-type]
         assert {"skew", "strength", "label_swap", "min_samples"} <= names
     assert made().shifts == {}

@@ -22,22 +22,16 @@ _UNREADABLE = (tarfile.TarError, EOFError, OSError, zlib.error)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The files of one layout; `key` is that of the labels in a Python file, empty if binary.
+    """The files of one layout, the test set last; `key` is that of the labels, empty if binary.
 
     A record of a binary file is `label_bytes` labels, of which the last is used, and the pixels.
     """
 
     folder: str
     archive: str
-    train: tuple[str, ...]
-    test: str
+    names: tuple[str, ...]
     label_bytes: int = 0
     key: str = ""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All file names, the test set last."""
-        return (*self.train, self.test)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +62,10 @@ class Cifar:
         else:
             contents = {file.name: _read_bytes(file) for file in self.files(root)}
         parts = [_parse(layout, path / file, contents.pop(file)) for file in layout.names]
-        for file, (x, _) in zip(layout.train, parts, strict=False):
+        for file, (x, _) in zip(layout.names[:-1], parts, strict=False):
             if len(x) != len(parts[0][0]):
                 raise DataError(
-                    f"{path / file} has {len(x)} images and {layout.train[0]} {len(parts[0][0])}; "
+                    f"{path / file} has {len(x)} images and {layout.names[0]} {len(parts[0][0])}; "
                     f"get {layout.archive} again"
                 )
         x_test, y_test = parts.pop()
@@ -106,7 +100,7 @@ class Cifar:
                 "it is truncated or damaged: delete it and get it again"
             ) from error
         for layout in self.layouts:
-            if layout.test in contents:
+            if layout.names[-1] in contents:
                 missing = [file for file in layout.names if file not in contents]
                 if missing:
                     raise DataError(f"{path} has no file {missing[0]}; delete it and get it again")

@@ -13,12 +13,7 @@ from coterie.core.errors import DataError
 from coterie.data.datasets import Raw
 from coterie.data.formats import locate
 
-_NAMES = (
-    ("train-images", "idx3-ubyte"),
-    ("train-labels", "idx1-ubyte"),
-    ("t10k-images", "idx3-ubyte"),
-    ("t10k-labels", "idx1-ubyte"),
-)
+NAMES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 _CLASSES = 10
 _BYTES_OF_UNSIGNED = 0x08
 _LARGEST = 2**30
@@ -45,18 +40,17 @@ class IdxFiles:
         # Two data sets have these file names, so in the default root only their folders are used.
         folders = (base, *own) if root else (*own, *filter(None, [self.debian]))
         for location in folders:
-            files = [_find_file(location, stem, kind) for stem, kind in _NAMES]
+            files = [_find_file(location, name) for name in NAMES]
             if any(files):
                 break
         else:
             also = f", or install Debian's dataset-{self.name}" if self.debian else ""
-            wanted = ", ".join(f"{stem}-{kind}.gz" for stem, kind in _NAMES)
+            wanted = ", ".join(f"{name}-ubyte.gz" for name in NAMES)
             raise locate.describe_missing(self.name, folders, wanted, also)
-        for (stem, kind), file in zip(_NAMES, files, strict=True):
-            if file is None:
-                path = location / f"{stem}-{kind}.gz"
-                raise DataError(f"{path} is missing; put it beside the others")
-        return tuple(file for file in files if file)
+        if None in files:
+            path = location / f"{NAMES[files.index(None)]}-ubyte.gz"
+            raise DataError(f"{path} is missing; put it beside the others")
+        return tuple(filter(None, files))
 
     def read(self, root: str) -> Raw:
         """Read the four files."""
@@ -68,7 +62,8 @@ class IdxFiles:
 def _read(file: Path, axes: int) -> np.ndarray:
     """Read the array of a file: labels have one axis, images three."""
     try:
-        with gzip.open(file) if _is_gzipped(file) else file.open("rb") as stream:
+        with file.open("rb") as raw:
+            stream = gzip.GzipFile(fileobj=raw) if raw.peek(2).startswith(b"\x1f\x8b") else raw
             sizes = _parse_header(file, stream.read(4 + 4 * axes), axes)
             expected = math.prod(sizes)
             data = stream.read(expected + 1) if expected < _LARGEST else b""
@@ -95,12 +90,8 @@ def _parse_header(file: Path, header: bytes, axes: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _is_gzipped(file: Path) -> bool:
-    with file.open("rb") as stream:
-        return stream.read(2) == b"\x1f\x8b"
-
-
-def _find_file(folder: Path, stem: str, kind: str) -> Path | None:
+def _find_file(folder: Path, name: str) -> Path | None:
     """Find a file under one of its usual spellings."""
-    spellings = (f"{stem}{joint}{kind}{end}" for joint in ("-", ".") for end in (".gz", ""))
-    return next((folder / name for name in spellings if (folder / name).is_file()), None)
+    stems = (name, name.replace("-idx", ".idx"))
+    paths = (folder / f"{stem}-ubyte{end}" for stem in stems for end in (".gz", ""))
+    return next((path for path in paths if path.is_file()), None)

@@ -2,11 +2,13 @@
 
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,9 +25,6 @@ _GREY = ("1", "L", "LA", "La")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "HSV", "LAB")
 # What the decoders raise on files that are truncated or altered.
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, OverflowError)
-
-Part = TypeVar("Part")
-Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,25 +46,27 @@ def decode(train: LabelledFiles, test: LabelledFiles, resize: int, scratch: Path
         if not part:
             raise DataError(f"{name} has no image; give every part, and at least two per class")
     paths = [*train.paths, *test.paths]
-    headers = _map_parallel(_read_header, paths)
-    channels = 1 if all(mode in _GREY for _, _, mode in headers) else 3
-    width, height, _ = headers[0]
-    if resize:
-        width = height = resize
-    else:
-        _check_sizes(paths, headers)
     arrays = []
-    for name, part in parts.items():
-        array = _allocate(scratch / f"{name}.npy", (len(part), channels, height, width))
-        _map_parallel(_make_writer(array, part, resize), range(len(part)))
-        arrays.append(array)
+    with ThreadPoolExecutor() as pool:  # the decoders release the interpreter lock
+        headers = list(pool.map(_read_header, paths))
+        channels = 1 if all(mode in _GREY for _, _, mode in headers) else 3
+        width, height, _ = headers[0]
+        if resize:
+            width = height = resize
+        else:
+            _check_sizes(paths, headers)
+        for name, part in parts.items():
+            array = _allocate(scratch / f"{name}.npy", (len(part), channels, height, width))
+            list(pool.map(_decode_into, array, part, repeat(resize)))
+            arrays.append(array)
     half = (0.5,) * channels
     return Raw(arrays[0], train.labels, arrays[1], test.labels, mean=half, std=half)
 
 
 def _read_header(path: Path) -> tuple[int, int, str]:
     """Read width, height and mode without decoding the pixels."""
-    width, height, mode = _open_image(path, lambda image: (*image.size, image.mode))
+    with _open_image(path) as image:
+        (width, height), mode = image.size, image.mode
     if mode not in (*_GREY, *_COLOUR):
         raise DataError(f"{path} has pixels of mode {mode}; save it with 8 bits a channel")
     return width, height, mode
@@ -91,23 +92,15 @@ def _allocate(file: Path, shape: tuple[int, ...]) -> np.ndarray:
     return array
 
 
-def _make_writer(array: np.ndarray, paths: Sequence[Path], resize: int) -> Callable[[int], None]:
-    """Return a function that decodes one image into its row of the array."""
-    mode = "L" if array.shape[1] == 1 else "RGB"
-
-    def to_pixels(image: "Image") -> np.ndarray:
+def _decode_into(pixels: np.ndarray, path: Path, resize: int) -> None:
+    """Decode one image into its row of an array."""
+    with _open_image(path) as image:
         if "transparency" in image.info:
             image = image.convert("RGBA")
-        image = image.convert(mode)
+        image = image.convert("L" if len(pixels) == 1 else "RGB")
         if resize:
             image = _crop_centre(image, resize)
-        values = np.asarray(image)
-        return values[np.newaxis] if mode == "L" else values.transpose(2, 0, 1)
-
-    def write(row: int) -> None:
-        array[row] = _open_image(paths[row], to_pixels)
-
-    return write
+        pixels[:] = np.atleast_3d(np.asarray(image)).transpose(2, 0, 1)
 
 
 def _crop_centre(image: "Image", side: int) -> "Image":
@@ -122,26 +115,17 @@ def _crop_centre(image: "Image", side: int) -> "Image":
     return image.crop((left, top, left + side, top + side))
 
 
-def _open_image(path: Path, use: Callable[["Image"], Read]) -> Read:
-    """Open an image and return the result of `use`; the error names a damaged file."""
+@contextmanager
+def _open_image(path: Path) -> Iterator["Image"]:
+    """Open an image; the error names a damaged file."""
     from PIL import Image
 
     try:
         with Image.open(path, formats=_FORMATS) as image:
-            return use(image)
+            yield image
     except (*_BROKEN, Image.DecompressionBombError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
             f"{path} cannot be decoded ({reason}); "
             "it is truncated or not an image: replace or remove it"
         ) from error
-
-
-def _map_parallel(work: Callable[[Part], Read], items: Sequence[Part]) -> list[Read]:
-    """Apply a function to every item in threads: the decoders release the interpreter lock."""
-    with ThreadPoolExecutor() as pool:
-        try:
-            return list(pool.map(work, items))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise

@@ -12,6 +12,7 @@ from annotated_types import Gt, Le
 from coterie.core import seeds
 from coterie.core.errors import ConfigError
 from coterie.core.fields import PositiveCount
+from coterie.data.partitions import require_enough
 from coterie.data.skew import Labels, Shares, Skewed
 
 _ATTEMPTS, _FEWEST = 200, 10
@@ -42,6 +43,7 @@ def draw_enough(
     Attempt a uses the generator of round a. There are at most 200 attempts, fewer if `rows` times
     the clients is large; after the last, the error suggests values that work with this seed.
     """
+    require_enough(samples, rule.clients, rule.min_samples)
     limit = min(_ATTEMPTS, max(_FEWEST, _CELLS // (rows * rule.clients)))
     best = 0
     for smallest, counts, generator in _attempts(draw, seed, rule.beta, limit):

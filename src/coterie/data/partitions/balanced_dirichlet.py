@@ -68,6 +68,4 @@ def _round_to_margins(matrix: np.ndarray, totals: np.ndarray, sizes: np.ndarray)
             counts[k, j] += number
             left[k] -= number
             wanting[j] -= number
-            if not left[k]:
-                break
     return counts

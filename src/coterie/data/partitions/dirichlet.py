@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 
 from coterie.data.datasets import Groups
-from coterie.data.partitions import require_enough
 from coterie.data.partitions._draws import DirichletRule, deal_counts, draw_enough
 from coterie.data.skew import Labels, Shares
 
@@ -27,7 +26,6 @@ class Dirichlet(DirichletRule):
 
     def deal(self, labels: Labels, classes: int, seed: int, groups: Groups | None = None) -> Shares:
         """Assign training indices to every client."""
-        require_enough(len(labels), self.clients, self.min_samples)
         totals = np.bincount(labels, minlength=classes)
         draw = partial(_draw_counts, totals, self.clients)
         return deal_counts(labels, *draw_enough(self, draw, len(labels), classes, seed))

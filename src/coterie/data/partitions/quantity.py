@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.data.datasets import Groups
-from coterie.data.partitions import require_enough
 from coterie.data.partitions._draws import DirichletRule, draw_enough
 from coterie.data.skew import Labels, Shares
 
@@ -21,7 +20,6 @@ class Quantity(DirichletRule):
     def deal(self, labels: Labels, classes: int, seed: int, groups: Groups | None = None) -> Shares:
         """Assign training indices to every client."""
         samples = len(labels)
-        require_enough(samples, self.clients, self.min_samples)
 
         def draw(generator: np.random.Generator, beta: float) -> np.ndarray:
             share = generator.dirichlet(np.full(self.clients, beta))
