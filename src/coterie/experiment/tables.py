@@ -190,14 +190,19 @@ def tables_of(source: str) -> Tables:
     return read(_locate(source))
 
 
-def read(path: Path) -> Tables:
-    """Read the tables of a TOML file."""
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file."""
     try:
-        tables = tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text())
     except ValueError as error:  # no TOML, no UTF-8, a number of thousands of digits
         raise ConfigError(f"{path} is not TOML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def read(path: Path) -> Tables:
+    """Read the tables of a configuration."""
+    tables = read_toml(path)
     for name, table in tables.items():
         check_table(name)
         if not isinstance(table, dict):

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from html import escape
 
 Curve = Sequence[tuple[int, float]]  # (training round, counted from 1; value)
-Line = tuple[str, Curve]  # with its name
 _Points = Sequence[tuple[float, float]]
 
 _WIDTH, _HEIGHT = 860, 420
@@ -17,8 +16,8 @@ _INK, _SOFT, _GRID = "#1c2126", "#56616b", "#e6e9ec"
 _CENTRED = 'text-anchor="middle"'
 
 
-def draw(lines: Sequence[Line], title: str, metric: str) -> str:
-    """Draw lines over training rounds, with a legend on the right."""
+def draw(lines: Sequence[tuple[str, Curve]], title: str, metric: str) -> str:
+    """Draw named curves over training rounds, with a legend on the right."""
     rounds = [round for _, curve in lines for round, _ in curve]
     values = [value for _, curve in lines for _, value in curve]
     low, high, step = _choose_axis(min(values), max(values))

@@ -112,12 +112,11 @@ def _list_tiles(head: Headline) -> Iterator[str]:
             value, round = f"{measured[0]:.4f}", f"in round {measured[1] + 1:,}"
         yield _tile(f"{name} {head.metric}", value, round)
     for target in head.targets:
-        name = f"To {head.metric} {target.value:g}"
-        if target.rounds is None or target.bytes is None:
-            yield _tile(name, "not reached", f"in {counted(head.rounds, 'round')}")
-        else:
-            sent = f"{format_bytes(target.bytes)} both ways"
-            yield _tile(name, counted(target.rounds, "round"), sent)
+        spent, more = "not reached", f"in {counted(head.rounds, 'round')}"
+        if target.rounds is not None and target.bytes is not None:
+            spent = counted(target.rounds, "round")
+            more = f"{format_bytes(target.bytes)} both ways"
+        yield _tile(f"To {head.metric} {target.value:g}", spent, more)
     yield _tile("Rounds", f"{head.rounds:,}", f"{head.skipped:,} skipped")
     yield _tile("Sent up", format_bytes(head.bytes_up), "by clients, to train")
     yield _tile("Sent down", format_bytes(head.bytes_down), "to clients, to train")

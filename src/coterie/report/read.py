@@ -12,9 +12,8 @@ from coterie.core.errors import CheckpointError, CoterieError, DataError
 from coterie.engine.record import RoundEvent
 
 _T = TypeVar("_T")
-_BYTES = ("bytes_up", "bytes_down", "evaluation_bytes_up", "evaluation_bytes_down")
 _KINDS: dict[type | tuple[type, ...], tuple[str, ...]] = {  # the fields of a round
-    int: ("round", *_BYTES),
+    int: ("round", "bytes_up", "bytes_down", "evaluation_bytes_up", "evaluation_bytes_down"),
     str: ("stage", "digest", "states"),
     list: ("cohort",),
     dict: ("lost", "rejected", "metrics"),

@@ -1,7 +1,6 @@
 """Points in the plane: representations embedded by t-SNE, a colour for every class."""
 
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,9 +53,8 @@ def chart_points(shown: Scatter, meaning: str = "class", axes: tuple[str, str] =
     for dimension, axis in enumerate(("xaxis", "yaxis")):
         coordinates = shown.together[:, dimension]
         low, high = float(coordinates.min()), float(coordinates.max())
-        margin = 0.05 * (high - low)
-        edges = {"range": [low - margin, high + margin]}
-        look[axis] |= {"showticklabels": False, "zeroline": False, **edges}
+        edges = [low - 0.05 * (high - low), high + 0.05 * (high - low)]
+        look[axis] |= {"showticklabels": False, "zeroline": False, "range": edges}
     return Chart(shown.name, data, look)
 
 
@@ -79,13 +77,9 @@ def chart_embedding(folder: Path) -> tuple[list[Chart], str]:
         f"t-SNE of what the final model makes of {shown} training samples ({_FILE}). Distances "
         "between far points mean little."
     )
-    return list(_chart_labels(embed_in_plane(features), arrays)), text
-
-
-def _chart_labels(points: np.ndarray, arrays: dict[str, np.ndarray]) -> Iterator[Chart]:
-    """Chart the points by class and by client, as far as there are signs for them."""
+    points, charts = embed_in_plane(features), list[Chart]()
     for name in ("class", "client"):
-        labels = arrays[name]
-        if len(np.unique(labels)) <= _SIGNS:
-            scatter = Scatter(f"Representations by {name}", points, labels, points)
-            yield replace(chart_points(scatter, name, ("t-SNE 1", "t-SNE 2")), height=420)
+        if len(np.unique(arrays[name])) <= _SIGNS:
+            scatter = Scatter(f"Representations by {name}", points, arrays[name], points)
+            charts.append(replace(chart_points(scatter, name, ("t-SNE 1", "t-SNE 2")), height=420))
+    return charts, text

@@ -55,11 +55,9 @@ def count_clusters(points: np.ndarray, y: np.ndarray) -> Clusters:
     return Clusters(len(y), share_neighbours(points, y), count_by_silhouette(points))
 
 
-def share_neighbours(
-    points: np.ndarray, y: np.ndarray, neighbours: int = NEIGHBOURS
-) -> dict[int, float]:
-    """Compute for every class the mean share of its points' nearest points that have it too."""
-    near = min(neighbours, len(y) - 1)
+def share_neighbours(points: np.ndarray, y: np.ndarray, k: int = NEIGHBOURS) -> dict[int, float]:
+    """Compute for every class the mean share of its points' k nearest points that have it too."""
+    near = min(k, len(y) - 1)
     if near < 1:
         return {int(label): 0.0 for label in np.unique(y)}
     nearest = NearestNeighbors(n_neighbors=near).fit(points).kneighbors(return_distance=False)

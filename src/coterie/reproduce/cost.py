@@ -65,8 +65,7 @@ def legs(config: configuration.Config, cost: Cost) -> list[Leg]:
     alone: Tables = {"partition": {"kind": "iid"}, "local": tasks, "data": data}
     tables = configuration.resolve(config.tables, alone)
     with TemporaryDirectory() as folder, exact.exact_arithmetic():
-        given = given_data({"client": (x, y)}, (x, y), 0)
-        experiment = prepare(tables, Path(folder), given)
+        experiment = prepare(tables, Path(folder), given_data({"client": (x, y)}, (x, y), 0))
         player, parts = make_player(experiment), experiment.parts
         server, counted = parts.start(), list[Leg]()
         planned = plan_rounds(parts.stages(METHOD), 1, config.run.seed)
@@ -127,11 +126,9 @@ def count_study(study: Study) -> Outcome:
             stages[row.name] = legs(config, by)
         quantities = count_quantities(stages[row.name], by, config.run.rounds)
         registry.check_known(f"{source}: measure = 'cost', metric", cell.metric, quantities)
-        value, printed = float(quantities[cell.metric]), row.value.get(column)
-        verdict = judge_printed(value, printed)
-        cells[row.name, column] = CellScore(
-            row.name, column, seeds=1, values=(value,), mean=value, paper=printed, verdict=verdict
-        )
+        value, paper = float(quantities[cell.metric]), row.value.get(column)
+        score = CellScore(row.name, column, 1, (value,), mean=value, paper=paper)
+        cells[row.name, column] = replace(score, verdict=judge_printed(value, paper))
     outcome = Outcome(study, 0, 0, cells)
     return replace(outcome, tables=tuple(_build_tables(outcome, stages)))
 

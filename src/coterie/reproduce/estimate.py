@@ -39,7 +39,7 @@ _TESTED = 500  # test samples that an evaluation is timed on
 
 @dataclass(frozen=True)
 class Line:
-    """The seconds of a round, `start + sample * n` for n samples."""
+    """The seconds of a round or task, `start + sample * n` for n samples or optimiser steps."""
 
     start: float
     sample: float
@@ -52,7 +52,7 @@ class Line:
         return cls(max(more[1] - slope * more[0], 0.0), slope)
 
     def __call__(self, samples: int) -> float:
-        """Return the seconds for so many samples."""
+        """Return the seconds for so many samples or steps."""
         return self.start + self.sample * samples
 
 
@@ -60,8 +60,7 @@ class Line:
 class Timing:
     """The seconds that the parts of a run take here."""
 
-    task: float  # a client's task but for its steps
-    step: float
+    task: Line  # of a client, by its steps
     sample: float  # of the test set
     stages: Mapping[str, Line] = field(default_factory=dict)  # instead, where the server has rounds
 
@@ -124,8 +123,8 @@ def measure(experiment: Experiment, folder: Path) -> Timing:
     config, sizes = experiment.config, experiment.partition.sizes()
     client = sorted(sizes, key=lambda other: sizes[other])[len(sizes) // 2]
     if any(stage.cohort == ALONE for stage in experiment.parts.stages(METHOD)):
-        lines = measure_stages(experiment, client, folder)
-        return Timing(0.0, 0.0, _per_sample(experiment), lines)
+        lines = measure_stages(experiment, client)
+        return Timing(Line(0.0, 0.0), _per_sample(experiment), lines)
     players = {}
     for steps in (_FEW, _MORE):
         changes = {"local": {"steps": steps}, "run": {"rounds": max(config.run.rounds, 3)}}
@@ -143,7 +142,7 @@ def measure(experiment: Experiment, folder: Path) -> Timing:
         time_task(steps, round)  # warms up
     few, more = time_task(_FEW, rounds[-1]), time_task(_MORE, rounds[-1])
     step = max((more - few) / (_MORE - _FEW), few / _FEW / 10)
-    return Timing(max(few - _FEW * step, 0.0), step, _per_sample(experiment))
+    return Timing(Line(max(few - _FEW * step, 0.0), step), _per_sample(experiment))
 
 
 def _per_sample(experiment: Experiment) -> float:
@@ -179,8 +178,7 @@ def add_up(experiment: Experiment, timing: Timing) -> float:
         own, tested = own + tested * len(sizes), 0.0
     if timing.stages:
         return add_up_stages(experiment, timing.stages, workers) + own / workers + tested
-    steps = sum(_count_steps(config, size) for size in sizes.values())
-    training = timing.task * len(sizes) + timing.step * steps
+    training = sum(timing.task(_count_steps(config, size)) for size in sizes.values())
     invited = count_invited(len(sizes), stages[-1], config.cohort.fraction) / len(sizes)
     return (config.run.rounds * invited * training + own) / workers + tested
 
@@ -192,26 +190,21 @@ def _count_steps(config: configuration.Config, samples: int) -> int:
     return local.steps or local.epochs * -(-batches // local.accumulate)
 
 
-def measure_stages(experiment: Experiment, client: int, folder: Path) -> dict[str, Line]:
+def measure_stages(experiment: Experiment, client: int) -> dict[str, Line]:
     """Measure a round of every stage on one client."""
     size = experiment.partition.sizes()[client]
     few, more = min(_FEW_SAMPLES, size), min(_MORE_SAMPLES, size)
-    _, less, longer = (  # the first one warms up
-        _time_stages(experiment, client, samples, folder / f"estimate-{number}")
-        for number, samples in enumerate((few, few, more))
-    )
+    _time_stages(experiment, client, few)  # warms up
+    less, longer = (_time_stages(experiment, client, samples) for samples in (few, more))
     return {name: Line.through((few, less[name]), (more, longer[name])) for name in longer}
 
 
-def _time_stages(
-    experiment: Experiment, client: int, samples: int, folder: Path
-) -> dict[str, float]:
+def _time_stages(experiment: Experiment, client: int, samples: int) -> dict[str, float]:
     """Time the first round of every stage, with one client of so many samples."""
     shares = experiment.partition
     shifts = {client: shares.shifts[client]} if client in shares.shifts else {}
     alone = Partition({client: shares.train[client][:samples]}, {}, (), shifts)
-    folder.mkdir()
-    spec = replace(experiment.spec, folder=str(folder))
+    spec = replace(experiment.spec, folder=tempfile.mkdtemp(dir=experiment.spec.folder))
     player = make_player(replace(experiment, spec=spec, partition=alone, parts=Parts(spec)))
     server, seconds = player.parts.start(), dict[str, float]()
     for stage, round in plan_rounds(player.parts.stages(METHOD), 1, spec.seed):

@@ -97,9 +97,8 @@ def write_features(scores: Scores, wanted: Features, folder: Path) -> str:
         format_note(about),
         format_figures([chart_points(scatter) for scatter in shown], "charts small"),
     )
-    replace_durably(
-        folder / "features.html", make_document(title.lower(), "\n".join(body)).encode()
-    )
+    page = make_document(title.lower(), "\n".join(body))
+    replace_durably(folder / "features.html", page.encode())
     replace_durably(folder / "features.json", (json.dumps(numbers, indent=1) + "\n").encode())
     file = io.BytesIO()
     np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -128,7 +127,7 @@ def _project_local(
     experiment: Experiment, folder: Path, row: str, clients: Sequence[int], samples: int
 ) -> list[Panel]:
     """Project clients' images under their local models, and test images under the global one."""
-    models = local_models(experiment, folder, clients)
+    models = load_models(experiment, folder, clients)
     if (folder / MODEL).is_file():
         models[GLOBAL] = load_file(folder / MODEL)
     panels = []
@@ -166,17 +165,15 @@ def _take_images(experiment: Experiment, client: int, samples: int) -> Panel:
 
 def find_run(scores: Scores, row: str) -> tuple[Config, Path]:
     """Find the configuration and folder of a row's run on the first seed."""
-    cell = next((c for c in scores.study.cells if c.row.name == row), None)
-    point = scores.choose(cell) if cell else None
-    runs = scores.of(cell, point) if cell and point else {}
-    if cell is None or point is None or 0 not in runs or runs[0].failure:
+    cell = next(c for c in scores.study.cells if c.row.name == row)
+    point = scores.choose(cell)
+    run = scores.of(cell, point).get(0) if point else None
+    if point is None or run is None or run.failure:
         raise RunFailed(f"there is no finished run of {row} to take features from")
-    return scores.study.config(cell, point, 0), Path(runs[0].folder)
+    return scores.study.config(cell, point, 0), Path(run.folder)
 
 
-def local_models(
-    experiment: Experiment, folder: Path, clients: Sequence[int]
-) -> dict[int, Tensors]:
+def load_models(experiment: Experiment, folder: Path, clients: Sequence[int]) -> dict[int, Tensors]:
     """Load the clients' own models, or train the final global model on their data."""
     partition = experiment.partition
     for client in clients:

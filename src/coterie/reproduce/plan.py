@@ -27,7 +27,6 @@ class Point:
 
     name: str
     setting: str
-    method: str
     overrides: Tables
 
 
@@ -99,7 +98,7 @@ class Study:
         """Resolve a configuration, once; seeds are counted from 0, which is the setting's own."""
         key = (cell.row.name, cell.column.name, point.name, seed)
         if key not in self._configs:
-            source = point.method, point.setting, point.overrides
+            source = cell.row.config, point.setting, point.overrides
             try:
                 self._configs[key] = configuration.method_config(*source, seed)
             except ConfigError as error:
@@ -162,8 +161,8 @@ def _check(study: Study, cell: Cell, config: configuration.Config) -> None:
         raise ConfigError(f"{source}: {cell.name}: at = {at} is beyond its {rounds} rounds")
     last = max(features.clients) if features else -1
     if clients is not None and last >= clients:
-        said = f"features.clients = {last}, but there are {clients} clients, counted from 0"
-        raise ConfigError(f"{source}: {said}")
+        there = f"there are {clients} clients, counted from 0"
+        raise ConfigError(f"{source}: features.clients = {last}, but {there}")
 
 
 def _list_points(
@@ -179,7 +178,7 @@ def _list_points(
     for values in itertools.product(*grid.values()):
         choice = dict(zip(grid, values, strict=True))
         overrides = _merge(*changes, by_table(choice))
-        yield Point(_format_changes(choice), setting, row.config, overrides)
+        yield Point(_format_changes(choice), setting, overrides)
 
 
 def _merge(*layers: Mapping[str, Mapping[str, Any]]) -> Tables:
@@ -192,10 +191,8 @@ def _merge(*layers: Mapping[str, Mapping[str, Any]]) -> Tables:
 
 
 def _format_changes(changes: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{key} = {value:g}" if isinstance(value, float) else f"{key} = {value}"
-        for key, value in changes.items()
-    )
+    values = {key: f"{v:g}" if isinstance(v, float) else str(v) for key, v in changes.items()}
+    return ", ".join(f"{key} = {value}" for key, value in values.items())
 
 
 def select(study: Study, rows: Iterable[str], columns: Iterable[str], out: Path) -> Study:
@@ -270,9 +267,8 @@ def describe_changes(study: Study) -> Iterator[str]:
     groups += [(row.name, [k for k in rest if k[0] == row.name]) for row in study.rows]
     groups += [(", ".join(key), [key]) for key in rest]
     for name, keys in groups:
-        changes = [rest[key] for key in keys] or [{}]
-        shared = [k for k in changes[0] if all(k in c and c[k] == changes[0][k] for c in changes)]
-        common = {key: changes[0][key] for key in shared}
+        first, *others = [rest[key] for key in keys] or [{}]
+        common = {k: v for k, v in first.items() if all(k in c and c[k] == v for c in others)}
         if common:
             yield f"{name}: {_format_changes(common)}"
         for key in keys:
@@ -281,10 +277,9 @@ def describe_changes(study: Study) -> Iterator[str]:
 
 def _find_changes(study: Study, cell: Cell) -> dict[str, Any]:
     """Compare a cell's configuration with the shipped one it is nearest to, but for its grid."""
-    point = cell.points[0]
-    config = study.config(cell, point, 0)
-    named = f"{config.data.name}/{point.method}"
-    source = named if named in shipped() else point.setting
+    config = study.config(cell, cell.points[0], 0)
+    named = f"{config.data.name}/{cell.row.config}"
+    source = named if named in shipped() else cell.points[0].setting
     base = configuration.load(source, _permissions(config, source)).tables
     grid = get_at_scale(cell.row, "grid", study.scale)
     return {

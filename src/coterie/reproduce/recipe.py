@@ -3,7 +3,6 @@
 A row is a method, a column a setting; a scale says how much of the table is run, and how long.
 """
 
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -14,6 +13,7 @@ from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.core.fields import Count, NonNegative, Positive, PositiveCount, PositiveShare
 from coterie.experiment.schema import validate
+from coterie.experiment.tables import read_toml
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 Changes = dict[str, Any]  # "table.key" -> value
@@ -44,52 +44,49 @@ class Scale:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Column:
-    """A setting: a `[[column]]` table."""
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """The keys of both rows and columns."""
 
-    name: str
-    base: str = ""
     set: Changes = field(default_factory=dict)
     set_paper: Changes = field(default_factory=dict)
     set_laptop: Changes = field(default_factory=dict)
     set_smoke: Changes = field(default_factory=dict)
-    at: PositiveCount | None = None  # training rounds after which the value is read
-    seeds_paper: PositiveCount | None = None  # instead of the rows' numbers
+    seeds_paper: PositiveCount | None = None  # a column's instead of the rows'
     seeds_laptop: PositiveCount | None = None
     seeds_smoke: PositiveCount | None = None
-    target: Target | None = None
-    metric: str = ""  # empty: the recipe's
-    gpu: bool = False
+    metric: str = ""  # empty: for a row the column's, for a column the recipe's
     scales: tuple[ScaleName, ...] = SCALES
 
 
 @dataclass(frozen=True)
-class Row:
+class Column(_Part):
+    """A setting: a `[[column]]` table."""
+
+    name: str
+    base: str = ""
+    at: PositiveCount | None = None  # training rounds after which the value is read
+    target: Target | None = None
+    gpu: bool = False
+
+
+@dataclass(frozen=True)
+class Row(_Part):
     """A method: a `[[row]]` table, with the numbers that the paper prints for it."""
 
     name: str
     config: str
-    set: Changes = field(default_factory=dict)
-    set_paper: Changes = field(default_factory=dict)
-    set_laptop: Changes = field(default_factory=dict)
-    set_smoke: Changes = field(default_factory=dict)
     seeds: PositiveCount | None = None
-    seeds_paper: PositiveCount | None = None
-    seeds_laptop: PositiveCount | None = None
-    seeds_smoke: PositiveCount | None = None
     grid: Grid = field(default_factory=dict)
     grid_paper: Grid | None = None
     grid_laptop: Grid | None = None
     grid_smoke: Grid | None = None
     afresh: bool = False  # a column's `at` is the length of the run
-    metric: str = ""  # empty: the column's
     like: str = ""  # an earlier row, whose configuration it inherits
     value: dict[str, float] = field(default_factory=dict)
     spread: dict[str, NonNegative] = field(default_factory=dict)
     rounds: dict[str, int | float | str] = field(default_factory=dict)
     seconds: dict[str, Positive] = field(default_factory=dict)
-    scales: tuple[ScaleName, ...] = SCALES
 
 
 @dataclass(frozen=True)
@@ -181,12 +178,7 @@ def load(source: str) -> Recipe:
     if not path.is_file():
         hint = registry.nearest(source, list_shipped()) or "; coterie list recipes shows them"
         raise ConfigError(f"there is no recipe {source!r}{hint}")
-    try:
-        tables = tomllib.loads(path.read_text())
-    except ValueError as error:  # no TOML, no UTF-8
-        raise ConfigError(f"{path} is not TOML: {error}") from error
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    tables = read_toml(path)
     try:
         return parse(tables, path.stem, source)
     except ConfigError as error:

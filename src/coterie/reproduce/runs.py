@@ -128,8 +128,7 @@ def list_trials(scores: Scores, out: Path) -> Iterator[Trial]:
             folder = locate_run(out, config)
             if cell.asked or is_finished(folder):
                 name = ", ".join(filter(None, (cell.name, point.name, f"seed {seed}")))
-                names = cell.row.name, cell.column.name, point.name
-                yield Trial(name, config, folder, *names, seed)
+                yield Trial(name, config, folder, cell.row.name, cell.column.name, point.name, seed)
 
 
 def run_study(

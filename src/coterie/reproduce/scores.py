@@ -43,25 +43,16 @@ def score_run(history: Sequence[RoundEvent], cell: Cell, seed: int, folder: str)
     stages = {event.stage for event in history if any(name in event.metrics for name in _LOSSES)}
     stages = stages or {event.stage for event in history}
     trained = [event for event in history if event.stage in stages][:at]
-    curve = tuple(
-        (number, event.metrics[metric])
-        for number, event in enumerate(trained, start=1)
-        if metric in event.metrics
-    )
+    numbered = enumerate(trained, start=1)
+    curve = tuple((n, event.metrics[metric]) for n, event in numbered if metric in event.metrics)
     choices = [event.metrics[by] for event in trained if by in event.metrics]
     failure = "" if curve else f"the run has no metric {metric!r}"
     if at is not None and len(trained) < at:
         failure = f"the run has {len(trained)} training rounds, not {at}"
-    return Score(
-        seed,
-        folder,
-        value=curve[-1][1] if curve and not failure else None,
-        chosen_by=choices[-1] if choices else None,
-        curve=curve,
-        rounds=len(trained),
-        seconds=statistics.median(event.seconds for event in trained) if trained else 0.0,
-        failure=failure,
-    )
+    value = None if failure else curve[-1][1]
+    chosen_by = choices[-1] if choices else None
+    seconds = statistics.median(event.seconds for event in trained) if trained else 0.0
+    return Score(seed, folder, value, chosen_by, curve, len(trained), seconds, failure)
 
 
 @dataclass(frozen=True)
@@ -124,6 +115,7 @@ class CellScore:
     speedup: float | None = None
     seconds: tuple[float, ...] = ()  # of a round, the median, by seed
     ratios: tuple[float, ...] = ()  # of these to the reference's, by seed
+    ratio: float | None = None  # their mean
     verdict: str = NONE
     numbers: tuple[int, ...] = ()  # the seeds, in the order of the values; empty: from 0 on
     chosen: str = ""
@@ -136,11 +128,6 @@ class CellScore:
         """Map seeds to values: to those of the cell, unless others are given."""
         values = self.values if values is None else values
         return dict(zip(self.numbers or range(len(values)), values, strict=False))
-
-    @property
-    def ratio(self) -> float | None:
-        """The mean ratio of time."""
-        return _average(self.ratios)
 
 
 @dataclass(frozen=True)
@@ -166,7 +153,7 @@ class Outcome:
 def summarise(scores: Scores) -> Outcome:
     """Summarise the scores of runs by cell, without a verdict."""
     study = scores.study
-    outcome = Outcome(study, scores.finished, study.total, {}, {})
+    outcome = Outcome(study, scores.finished, study.total)
     for cell in study.cells:
         column, usual = cell.column, study.cell(study.recipe.reference, cell.column.name)
         runs = _list_runs(scores, usual) if usual else []
@@ -177,7 +164,7 @@ def summarise(scores: Scores) -> Outcome:
         if target is not None:
             outcome.targets[column.name] = target
         score = _summarise_cell(scores, cell, reference, target)
-        outcome.cells[cell.row.name, column.name] = score
+        outcome.cells[score.row, score.column] = score
     return outcome
 
 
@@ -193,17 +180,17 @@ def _summarise_cell(
     scores: Scores, cell: Cell, reference: Sequence[Score], target: float | None
 ) -> CellScore:
     recipe, row, column = scores.study.recipe, cell.row, cell.column.name
-    runs = _list_runs(scores, cell)
+    runs, point = _list_runs(scores, cell), scores.choose(cell)
     done = [run for run in runs if run.value is not None]
-    itself = row.name == recipe.reference
-    ratios = _divide_times(done, reference)
-    values = ratios
+    ratios = values = _divide_times(done, reference)
     if recipe.measure != "time":
         values = tuple(run.value for run in runs if run.value is not None)
-    rounds = tuple(_count_rounds(cell.column, run, target, itself) for run in done)
-    shared = [r for r in reference if r.seed in {run.seed for run in done}] or reference
-    theirs = [_count_rounds(cell.column, run, target, itself=True) for run in shared]
-    point = scores.choose(cell)
+    rounds, theirs = tuple[int | None, ...](), list[int | None]()
+    if target is not None:
+        itself = row.name == recipe.reference
+        rounds = tuple(_count_rounds(cell.column, run, target, itself) for run in done)
+        shared = [r for r in reference if r.seed in {run.seed for run in done}] or reference
+        theirs = [_count_rounds(cell.column, run, target, itself=True) for run in shared]
     return CellScore(
         row.name,
         column,
@@ -213,12 +200,13 @@ def _summarise_cell(
         deviation=deviation(values),
         paper=_find_printed(recipe, row, column),
         paper_spread=recipe.to_fraction(row.spread[column]) if column in row.spread else None,
-        rounds=rounds if target is not None else (),
+        rounds=rounds,
         length=max((run.rounds for run in done), default=0),
         paper_rounds=str(row.rounds.get(column, "")),
-        speedup=_divide_rounds(theirs, rounds) if target is not None else None,
+        speedup=_divide_rounds(theirs, rounds),
         seconds=tuple(run.seconds for run in done),
         ratios=ratios,
+        ratio=_average(ratios),
         numbers=tuple(run.seed for run in done),
         chosen=point.name if point else "",
         grid=_list_grid(scores, cell),
@@ -232,10 +220,8 @@ def _average(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-def _count_rounds(column: Column, run: Score, target: float | None, itself: bool) -> int | None:
+def _count_rounds(column: Column, run: Score, target: float, itself: bool) -> int | None:
     """Count rounds to the target; the reference reaches its own accuracy at its end."""
-    if target is None:
-        return None
     return run.rounds if itself and column.target == "reference" else run.find_round(target)
 
 

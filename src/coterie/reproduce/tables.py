@@ -4,7 +4,7 @@ import functools
 import json
 import statistics
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import coterie
 from coterie.core.formatting import TextTable
 from coterie.reproduce.plan import Cell, describe_changes
 from coterie.reproduce.recipe import Column, Recipe
-from coterie.reproduce.scores import NONE, CellScore, Outcome, gap
+from coterie.reproduce.scores import NONE, CellScore, GridScore, Outcome, gap
 from coterie.reproduce.verdicts import Finding, check_claim, format_rounds
 
 
@@ -56,9 +56,8 @@ def build_tables(outcome: Outcome) -> Iterator[TextTable]:
         return
     yield from (_build_column(outcome, column) for column in outcome.study.columns)
     for cell in outcome.study.cells:
-        score = outcome.cell(cell.row.name, cell.column.name)
-        if score.grid:
-            yield _build_grid(cell, outcome.study.recipe, score)
+        if grid := outcome.cell(cell.row.name, cell.column.name).grid:
+            yield _build_grid(cell, outcome.study.recipe, grid)
 
 
 def _build_column(outcome: Outcome, column: Column) -> TextTable:
@@ -72,9 +71,8 @@ def _build_column(outcome: Outcome, column: Column) -> TextTable:
         if several:
             line["metric"] = cell.metric if cell else NONE
         mean = _join_spread(*(format_value(recipe, v) for v in (score.mean, score.deviation)))
-        line["time ratio" if timed else "ours"] = (
-            "failed" if mean == NONE and score.failures else mean
-        )
+        ours = "failed" if mean == NONE and score.failures else mean
+        line["time ratio" if timed else "ours"] = ours
         line["seeds"] = str(score.seeds)
         if not timed:
             difference = _format_difference(recipe, score, outcome.reference(column.name))
@@ -115,9 +113,9 @@ def _format_ratio(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}"
 
 
-def _build_grid(cell: Cell, recipe: Recipe, score: CellScore) -> TextTable:
+def _build_grid(cell: Cell, recipe: Recipe, grid: Sequence[GridScore]) -> TextTable:
     lines = []
-    for point in score.grid:
+    for point in grid:
         values = (format_value(recipe, value) for value in (point.value, point.chosen_by))
         lines.append([point.name, *values, "chosen" if point.chosen else ""])
     head = ["", cell.metric, f"chosen by {cell.chosen_by}", ""]
@@ -170,8 +168,7 @@ def to_json(outcome: Outcome) -> bytes:
     study, recipe = outcome.study, outcome.study.recipe
     columns = []
     for column in study.columns:
-        cells = [cell for cell in study.cells if cell.column is column]
-        rows = [_describe_cell(cell, outcome.cell(cell.row.name, column.name)) for cell in cells]
+        rows = [_describe_cell(outcome, cell) for cell in study.cells if cell.column is column]
         target = outcome.targets.get(column.name)
         columns.append({"name": column.name, "target": target, "rows": rows})
     document = {
@@ -195,15 +192,12 @@ def to_json(outcome: Outcome) -> bytes:
     return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def _describe_cell(cell: Cell, score: CellScore) -> dict[str, Any]:
+def _describe_cell(outcome: Outcome, cell: Cell) -> dict[str, Any]:
     """Everything known of a row in a column; folders relative to that of all outcomes."""
-    return {
-        **asdict(score),
-        "metric": cell.metric,
-        "chosen_by": cell.chosen_by,
-        "ratio": score.ratio,
-        "folders": ["/".join(Path(folder).parts[-2:]) for folder in score.folders],
-    }
+    score = outcome.cell(cell.row.name, cell.column.name)
+    folders = ["/".join(Path(folder).parts[-2:]) for folder in score.folders]
+    more = {"metric": cell.metric, "chosen_by": cell.chosen_by, "folders": folders}
+    return asdict(score) | more
 
 
 def _find_commit() -> str:

@@ -15,6 +15,7 @@ ONE_SEED = " (one seed)"
 _ROUNDING = 1e-9  # 0.71 - 0.70 is one point, whatever the last bits say
 _CLOSE = {"accuracy": 0.01, "time": 0.05}  # how far from the paper is still within
 Show = Callable[[float], str]  # formats a value as the paper does
+_Test = tuple[bool, str, bool]  # passed in one column; its numbers; whether a spread is known
 
 
 def conclude(scores: Scores) -> Outcome:
@@ -68,15 +69,6 @@ class Finding:
     numbers: str
 
 
-@dataclass(frozen=True)
-class _Test:
-    """The test of a claim in one column."""
-
-    passed: bool
-    numbers: str
-    sure: bool  # a spread is known
-
-
 def check_claim(claim: Claim, outcome: Outcome, show: Show) -> Finding:
     """Test a claim on the scores of a study."""
     columns, missing = _find_columns(claim, outcome)
@@ -84,10 +76,10 @@ def check_claim(claim: Claim, outcome: Outcome, show: Show) -> Finding:
         missing = "the smoke scale says nothing about the paper"
     if missing:
         return Finding(claim.text, UNTESTED, missing)
-    tests = list(_CHECKS[claim.kind](_Case(claim, columns, outcome, show)))
-    mark = "" if all(test.sure for test in tests) else ONE_SEED
-    verdict = HOLDS if all(test.passed for test in tests) else FAILS
-    return Finding(claim.text, verdict + mark, "; ".join(test.numbers for test in tests))
+    tests = _CHECKS[claim.kind](_Case(claim, columns, outcome, show))
+    passed, numbers, sure = zip(*tests, strict=True)
+    verdict = (HOLDS if all(passed) else FAILS) + ("" if all(sure) else ONE_SEED)
+    return Finding(claim.text, verdict, "; ".join(numbers))
 
 
 def _find_columns(claim: Claim, outcome: Outcome) -> tuple[list[str], str]:
@@ -146,7 +138,7 @@ class _Case:
 
     def test_alone(self, cell: CellScore, passed: bool) -> _Test:
         """Test a cell by itself."""
-        return _Test(passed, f"{cell.column}: {self.show(_mean(cell))}", self.is_sure(cell))
+        return passed, f"{cell.column}: {self.show(_mean(cell))}", self.is_sure(cell)
 
     def is_sure(self, cell: CellScore) -> bool:
         """Return whether a spread is known: the row's own, or the reference's."""
@@ -163,7 +155,7 @@ def _check_gaps(case: _Case) -> Iterator[_Test]:
             "closer": abs(difference) <= margin,
             "gap-shrinks": difference < last + margin,
         }
-        yield _Test(passed[case.claim.kind], text, apart is not None)
+        yield passed[case.claim.kind], text, apart is not None
         last = difference
 
 
@@ -176,7 +168,7 @@ def _check_times(case: _Case) -> Iterator[_Test]:
         times = f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
         text = f"{first.column}: {case.show(ours)} against {case.show(theirs)}, {times}"
         passed = ours * (1 + _ROUNDING) >= case.claim.margin * theirs
-        yield _Test(passed, text, counted or case.is_sure(first))
+        yield passed, text, counted or case.is_sure(first)
 
 
 def _check_falls(case: _Case) -> Iterator[_Test]:
@@ -184,7 +176,7 @@ def _check_falls(case: _Case) -> Iterator[_Test]:
     for cell in case.cells(case.claim.above):
         (round, best), (_, end) = max(cell.curve, key=lambda point: point[1]), cell.curve[-1]
         text = f"{cell.column}: {case.show(end)} at the end, {case.show(best)} after round {round}"
-        yield _Test(best - end > case.claim.margin, text, case.is_sure(cell))
+        yield best - end > case.claim.margin, text, case.is_sure(cell)
 
 
 def _check_monotone(case: _Case) -> Iterator[_Test]:
@@ -211,7 +203,7 @@ def _check_faster(case: _Case) -> Iterator[_Test]:
         ours, theirs, others = (_rounds_by_seed(case.outcome, c) for c in (first, second, usual))
         fewer, apart = gap(theirs, ours, list(others.values()))
         rounds = f"{format_rounds(first)} against {format_rounds(second)} rounds"
-        yield _Test(fewer > (apart or 0.0), f"{first.column}: {rounds}", apart is not None)
+        yield fewer > (apart or 0.0), f"{first.column}: {rounds}", apart is not None
 
 
 _CHECKS = {

@@ -41,7 +41,7 @@ def test_the_share_is_of_the_nearest_points_by_hand() -> None:
     points = np.array([[0.0, 0], [1, 0], [2, 0], [3, 0], [10, 0]])
     y = np.array([0, 0, 1, 1, 1])
     # nearest two: {1, 2}, {0, 2}, {1, 3}, {2, 1}, {3, 2}
-    assert share_neighbours(points, y, neighbours=2) == {
+    assert share_neighbours(points, y, k=2) == {
         0: 0.5,
         1: pytest.approx((0.5 + 0.5 + 1) / 3),
     }

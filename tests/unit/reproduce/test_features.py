@@ -13,7 +13,7 @@ from coterie.reproduce.features import (
     Panel,
     describe_agreement,
     embed,
-    local_models,
+    load_models,
     measure_agreement,
 )
 
@@ -66,8 +66,8 @@ def test_points_are_seeded_and_one_for_every_sample() -> None:
 def test_a_method_without_personal_models_trains_the_global_one_on(tmp_path: Path) -> None:
     result = coterie.run("digits/fedproc", out=tmp_path / "run", **SMALL)
     chosen = prepare(result.experiment.config, tmp_path / "scratch")
-    first = local_models(chosen, result.folder, (0, 1))
-    again = local_models(chosen, result.folder, (1,))
+    first = load_models(chosen, result.folder, (0, 1))
+    again = load_models(chosen, result.folder, (1,))
     name = "classifier.weight"
     assert torch.equal(first[1][name], again[1][name])
     assert not torch.equal(first[0][name], first[1][name])
@@ -76,7 +76,7 @@ def test_a_method_without_personal_models_trains_the_global_one_on(tmp_path: Pat
 
 def test_personal_models_are_taken_as_they_are_kept(tmp_path: Path) -> None:
     result = coterie.run("digits/solo", out=tmp_path / "run", **SMALL)
-    models = local_models(result.experiment, result.folder, (0, 1))
+    models = load_models(result.experiment, result.folder, (0, 1))
     assert models.keys() == {0, 1}
     with pytest.raises(ConfigError, match=r"features\.clients = 99: there is no such client"):
-        local_models(result.experiment, result.folder, (99,))
+        load_models(result.experiment, result.folder, (99,))
