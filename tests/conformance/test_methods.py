@@ -77,7 +77,7 @@ def server_context(chosen: Experiment, folder: Path) -> ServerContext:
         nets=parts.nets(METHOD),
         rules=first_stage(chosen).uploads,
         optimizer=ServerSettings(),
-        spool=folder / "spool",
+        folder=folder / "spool",
     )
 
 

@@ -130,9 +130,9 @@ class Federation:
             objective=self.parts.objective,
             local=self.parts.local,
             nets=self.nets,
-            fresh=lambda key: self.parts.fresh(METHOD, client, key),
+            draw_fresh=lambda key: self.parts.fresh(METHOD, client, key),
             kept={},
-            spool=self.folder,
+            folder=self.folder,
         )
         with seeds.scoped(place.torch_seed(client)):
             act = self.stage(place).client
@@ -152,7 +152,7 @@ class Federation:
             nets=self.nets,
             rules=self.stage(place).uploads or {},
             optimizer=ServerSettings(),
-            spool=self.folder,
+            folder=self.folder,
         )
         replies = (Reply(client, up, n) for client, (n, up) in uploads.items())
         act = self.stage(place).server

@@ -73,9 +73,9 @@ class Modular(Federation):
             objective=self.parts.objective,
             local=self.parts.local,
             nets=self.nets,
-            fresh=lambda key: self.parts.fresh(METHOD, client, key),
+            draw_fresh=lambda key: self.parts.fresh(METHOD, client, key),
             kept=kept or {},
-            spool=self.folder / f"{place.index}-{client}",
+            folder=self.folder / f"{place.index}-{client}",
         )
 
     def answer(
@@ -101,7 +101,7 @@ class Modular(Federation):
             nets=self.nets,
             rules=self.stage(place).uploads or {},
             optimizer=ServerSettings(),
-            spool=self.folder / "server",
+            folder=self.folder / "server",
         )
         replies = (Reply(client, up, SIZES[client]) for client, up in (uploads or {}).items())
         with seeds.scoped(place.torch_seed()):

@@ -50,7 +50,7 @@ def aggregate(uploads: Mapping[int, tuple[int, dict[str, Tensor]]]) -> dict[str,
         nets=nets,
         rules=FedAvg.reduce,
         optimizer=ServerSettings(),
-        spool=Path("unused"),
+        folder=Path("unused"),
     )
     replies = (Reply(k, Bundle({"model": w}), n) for k, (n, w) in uploads.items())
     method = FedAvg()

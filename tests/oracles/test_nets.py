@@ -10,7 +10,7 @@ from coterie.core.errors import ConfigError
 from coterie.core.settings import NetSettings, NormKind
 from coterie.kit.networks import Nets
 from coterie.nets.build import make_backbone
-from coterie.nets.heads import PREFIXES, Network, moon_projector
+from coterie.nets.heads import Network, moon_projector
 from coterie.objectives.supervised import Supervised
 
 SIZES = [(4, 4), (5, 5), (7, 7), (8, 8), (12, 12), (16, 16), (19, 19), (20, 20), (21, 21)]
@@ -146,7 +146,8 @@ def test_heads_are_found_by_their_prefixes() -> None:
         prototypes=nn.Linear(3, 5, bias=False),
         classifier=nn.Linear(3, 2),
     )
-    assert {name.split(".")[0] for name in net.state_dict()} == set(PREFIXES)
+    prefixes = {"backbone", "projector", "predictor", "prototypes", "classifier"}
+    assert {name.split(".")[0] for name in net.state_dict()} == prefixes
     outputs = net(torch.ones(2, 2))
     assert torch.equal(outputs.p, net.predictor(outputs.z))
 

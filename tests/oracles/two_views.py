@@ -103,9 +103,9 @@ class TwoViews(Federation):
             objective=self.parts.objective,
             local=self.parts.local,
             nets=self.nets,
-            fresh=lambda key: self.parts.fresh(METHOD, client, key),
+            draw_fresh=lambda key: self.parts.fresh(METHOD, client, key),
             kept=kept or {},
-            spool=self.folder,
+            folder=self.folder,
         )
 
     def train(

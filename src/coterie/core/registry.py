@@ -1,6 +1,7 @@
 """Finds parts by name: every file of a folder such as `methods` is a name users can choose."""
 
 import difflib
+import pkgutil
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -98,10 +99,7 @@ class Component:
 
     def build(self) -> Any:
         """Rebuild the instance; lists, which JSON made of tuples, become tuples again."""
-        module, _, name = self.target.partition(":")
-        kind: Any = import_module(module)
-        for part in name.split("."):
-            kind = getattr(kind, part)
+        kind = pkgutil.resolve_name(self.target)
         return kind(**{key: _to_tuples(value) for key, value in self.fields.items()})
 
 

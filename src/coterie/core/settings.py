@@ -6,16 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
+from coterie.core import fields
 from coterie.core.errors import ConfigError
-from coterie.core.fields import (
-    Count,
-    Decay,
-    NonNegative,
-    Positive,
-    PositiveCount,
-    PositiveShare,
-    Share,
-)
 
 if TYPE_CHECKING:
     from coterie.core.task import Round
@@ -28,8 +20,8 @@ NormKind = Literal["bn", "gn", "pn", "none"]
 class RunSettings:
     """The `[run]` table."""
 
-    seed: Count = 0
-    rounds: PositiveCount = 10  # training rounds; a method may add rounds of other kinds
+    seed: fields.Count = 0
+    rounds: fields.PositiveCount = 10  # training rounds; a method may add rounds of other kinds
     device: str = "auto"  # "auto": a GPU if there is one
 
 
@@ -40,10 +32,10 @@ class DataSettings:
     name: str = "digits"
     root: str = ""  # the folder or file that contains the data
     augment: str | dict[str, Any] = "none"  # a name, or { name = "package.module:Class", ... }
-    holdout: Share = 0.0  # share of every training class that is set aside before anything else
-    limit: Count = 0  # size of a seeded, class-balanced subset of the training samples; 0: all
+    holdout: fields.Share = 0.0  # share of every training class that is set aside before all else
+    limit: fields.Count = 0  # size of a seeded, class-balanced subset of training samples; 0: all
     imbalance: Annotated[float, Ge(1.0)] = 1.0  # long tail: largest class to smallest
-    resize: Count = 0  # image files: resize the shorter side, crop the centre; 0: leave
+    resize: fields.Count = 0  # image files: resize the shorter side, crop the centre; 0: leave
 
 
 @dataclass(frozen=True)
@@ -51,7 +43,7 @@ class NetSettings:
     """The `[net]` table."""
 
     backbone: str = "simple-cnn"
-    projection: Annotated[int, Ge(0)] = 256  # entries of z; 0: no projector
+    projection: fields.Count = 256  # entries of z; 0: no projector
     norm: NormKind = "bn"  # if the backbone has normalisation layers; simple-cnn has none
     norm_first: NormKind | Literal[""] = ""  # first two of residual networks; "": as `norm`
     stem: Literal["cifar", "imagenet", "none"] = "cifar"  # of residual networks
@@ -64,20 +56,20 @@ class NetSettings:
 class Local:
     """How a client trains in one round: the `[local]` table."""
 
-    epochs: PositiveCount = 1
-    steps: Count = 0  # optimiser steps; above 0 it replaces `epochs`
+    epochs: fields.PositiveCount = 1
+    steps: fields.Count = 0  # optimiser steps; above 0 it replaces `epochs`
     batch_size: Annotated[int, Ge(2)] = 64
     optimizer: Literal["sgd", "adam", "adamw", "lars"] = "sgd"
-    lr: Positive = 0.01
-    momentum: Decay = 0.9
+    lr: fields.Positive = 0.01
+    momentum: fields.Decay = 0.9
     nesterov: bool = False
-    weight_decay: NonNegative = 1e-5
+    weight_decay: fields.NonNegative = 1e-5
     schedule: Literal["constant", "cosine", "step"] = "constant"  # over the rounds of a stage
-    warmup: Count = 0  # rounds over which lr rises linearly
-    milestones: tuple[Count, ...] = ()  # rounds at which "step" multiplies lr by gamma
-    gamma: Positive = 0.1
-    accumulate: PositiveCount = 1  # batches per optimiser step
-    clip: NonNegative = 0.0  # largest gradient norm; 0: no clipping
+    warmup: fields.Count = 0  # rounds over which lr rises linearly
+    milestones: tuple[fields.Count, ...] = ()  # rounds at which "step" multiplies lr by gamma
+    gamma: fields.Positive = 0.1
+    accumulate: fields.PositiveCount = 1  # batches per optimiser step
+    clip: fields.NonNegative = 0.0  # largest gradient norm; 0: no clipping
     drop_last: bool = False  # drop an incomplete last batch, unless it is the only one
 
     def __post_init__(self) -> None:
@@ -110,23 +102,23 @@ class ServerSettings:
     """The `[server]` table."""
 
     optimizer: Literal["none", "momentum", "adam", "yogi", "adagrad"] = "none"
-    lr: Positive = 1.0
-    momentum: Decay = 0.9
-    dampening: Share = 0.0
-    beta1: Decay = 0.9
-    beta2: Decay = 0.99
-    tau: Positive = 1e-3
+    lr: fields.Positive = 1.0
+    momentum: fields.Decay = 0.9
+    dampening: fields.Share = 0.0
+    beta1: fields.Decay = 0.9
+    beta2: fields.Decay = 0.99
+    tau: fields.Positive = 1e-3
 
 
 @dataclass(frozen=True)
 class Cohort:
     """The `[cohort]` table."""
 
-    fraction: PositiveShare = 1.0  # of all clients, per round
-    min_clients: PositiveCount = 1  # fewer valid replies: the round is skipped
-    drop_before: Share = 0.0  # probability that an invited client is not reached
-    drop_after: Share = 0.0  # probability that a client trains and its upload is lost
-    max_skipped: PositiveCount = 5  # the run ends after so many skipped rounds in a row
+    fraction: fields.PositiveShare = 1.0  # of all clients, per round
+    min_clients: fields.PositiveCount = 1  # fewer valid replies: the round is skipped
+    drop_before: fields.Share = 0.0  # probability that an invited client is not reached
+    drop_after: fields.Share = 0.0  # probability that a client trains and its upload is lost
+    max_skipped: fields.PositiveCount = 5  # the run ends after so many skipped rounds in a row
 
 
 @dataclass(frozen=True)
@@ -134,9 +126,9 @@ class ExecutorSettings:
     """The `[executor]` table: where tasks run. It never changes a result."""
 
     kind: Literal["serial", "processes"] = "processes"
-    workers: Count = 0  # 0: one per core
+    workers: fields.Count = 0  # 0: one per core
     devices: tuple[str, ...] = ()  # assigned to workers round-robin; empty: run.device
-    timeout: NonNegative = 0.0  # seconds per client and task; 0: no limit
+    timeout: fields.NonNegative = 0.0  # seconds per client and task; 0: no limit
 
 
 @dataclass(frozen=True)
@@ -146,9 +138,9 @@ class EvaluateSettings:
     Of the evaluators these are the keys; `Config.evaluators` has the evaluators themselves.
     """
 
-    every: Count = 1  # rounds between evaluations; 0: only after the last round
+    every: fields.Count = 1  # rounds between evaluations; 0: only after the last round
     last: tuple[str, ...] = ()  # additional evaluators after the last round
-    targets: tuple[Share, ...] = ()  # accuracies; rounds and bytes to reach each are reported
+    targets: tuple[fields.Share, ...] = ()  # accuracies; rounds and bytes to each are reported
     stop_at_target: bool = False  # end the run when the highest target is reached
     metric: str = "accuracy"  # the metric that the targets refer to
     evaluators: tuple[str, ...] = ("accuracy", "personal")
@@ -158,8 +150,8 @@ class EvaluateSettings:
 class Checkpoint:
     """The `[checkpoint]` table."""
 
-    every: Count = 10  # rounds between checkpoints; 0: only after the last round
-    keep: PositiveCount = 2
+    every: fields.Count = 10  # rounds between checkpoints; 0: only after the last round
+    keep: fields.PositiveCount = 2
 
 
 @dataclass(frozen=True)

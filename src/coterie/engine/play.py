@@ -130,7 +130,7 @@ class Player:
             nets=self.parts.nets(program),
             rules=stage.uploads or {},
             optimizer=self.optimizer,
-            spool=self.parts.spool(program),
+            folder=self.parts.spool(program),
         )
 
 

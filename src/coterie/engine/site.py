@@ -145,9 +145,9 @@ class Site:
             objective=self.parts.objective,
             local=self.parts.local,
             nets=self.parts.nets(_program(task)),
-            fresh=lambda key: self.parts.fresh(_program(task), task.client, key),
+            draw_fresh=lambda key: self.parts.fresh(_program(task), task.client, key),
             kept=kept,
-            spool=Path(self.spec.folder) / "spool" / spool / str(task.client),
+            folder=Path(self.spec.folder) / "spool" / spool / str(task.client),
         )
 
     def _store(self, task: Task) -> StateStore:

@@ -5,10 +5,9 @@ width would change most float32 bits.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from coterie.core.bundle import Blob, Payload, Scalar, Tensors
 from coterie.core.errors import ConfigError, NoReplies
@@ -98,8 +97,8 @@ class Reduced:
     groups: Mapping[str, Tensors]  # the groups reduced by mean and sum
     gathered: Mapping[str, Mapping[ClientId, Tensors]]
     examples: Mapping[ClientId, int]
-    scalars: Mapping[ClientId, Mapping[str, Scalar]] = field(default_factory=dict)
-    blobs: Mapping[ClientId, Mapping[str, Blob]] = field(default_factory=dict)
+    scalars: Mapping[ClientId, Mapping[str, Scalar]]
+    blobs: Mapping[ClientId, Mapping[str, Blob]]
 
     def __getitem__(self, group: str) -> Tensors:
         return dict(self.groups[group])
@@ -135,7 +134,8 @@ def reduce(replies: Iterator[Reply], rules: Rules) -> Reduced:
     groups: dict[str, Tensors] = {}
     for group, tensors in sums.items():
         weight, kinds = total if isinstance(rules[group], Mean) else 1, dtypes[group]
-        groups[group] = {n: _settle(value, weight, kinds[n]) for n, value in tensors.items()}
+        means = {n: t / weight if t.is_floating_point() else t for n, t in tensors.items()}
+        groups[group] = {name: tensor.to(kinds[name]) for name, tensor in means.items()}
     return Reduced(groups, gathered, examples, scalars, blobs)
 
 
@@ -150,7 +150,3 @@ def _add(sums: Tensors, tensors: Tensors, weight: int, averaged: bool) -> None:
             sums[name] = torch.maximum(sums[name], tensor.to(torch.int64))
         else:
             sums[name] = sums[name] + tensor
-
-
-def _settle(value: Tensor, total: int, dtype: torch.dtype) -> Tensor:
-    return (value / total).to(dtype) if value.is_floating_point() else value.to(dtype)

@@ -1,6 +1,7 @@
 """What a method may touch: `ClientContext` on a client, `ServerContext` on the server."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -41,39 +42,40 @@ class Shard(Protocol):
         """All training (or test) samples in order, with the test transform."""
 
 
-Kept = dict[str, Tensors]  # "key:slot" -> the names of a network that never leave the client
+@dataclass(kw_only=True, eq=False)
+class _Context:
+    """What both sides of a method may touch."""
+
+    round: Round
+    objective: Objective
+    local: Local
+    nets: Nets
+    folder: Path  # of the files that `spool` writes
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def spool(self, name: str, rows: Iterable[np.ndarray]) -> Blob:
+        """Write a big array as a file that travels, or is kept in a state, as a blob."""
+        return Blob.write(self.folder / name, rows)
 
 
-class ClientContext:
+@dataclass(kw_only=True, eq=False)
+class ClientContext(_Context):
     """All that a client's part of a method may touch."""
 
-    def __init__(
-        self,
-        *,
-        id: ClientId,
-        round: Round,
-        own: Payload | None,
-        data: Shard,
-        objective: Objective,
-        local: Local,
-        nets: Nets,
-        fresh: Callable[[str], Tensors],
-        kept: Mapping[str, Tensors],
-        spool: Path,
-    ) -> None:
-        self.id, self.round, self.own = id, round, own
-        self.data, self.objective, self.local = data, objective, local
-        self.metrics: dict[str, float] = {}
-        self.keeps: Kept = {}
-        self._nets, self._fresh, self._kept, self._spool = nets, fresh, kept, spool
-        self._lent: dict[int, tuple[str, str]] = {}
+    id: ClientId
+    own: Payload | None
+    data: Shard
+    draw_fresh: Callable[[str], Tensors]
+    kept: Mapping[str, Tensors]  # "key:slot" -> the names of a network that never leave the client
+    keeps: dict[str, Tensors] = field(default_factory=dict)  # the same, after this round
+    _lent: dict[int, tuple[str, str]] = field(default_factory=dict, init=False)
 
     def net(self, weights: Tensors, key: str = "model", slot: str = "local") -> Network:
         """A scratch network with these weights, in training mode; another slot: a second one."""
         place = f"{key}:{slot}"
-        net = self._nets.net(key, slot, weights, self._kept.get(place, {}))
+        net = self.nets.net(key, slot, weights, self.kept.get(place, {}))
         self._lent[id(net)] = (key, slot)
-        first = place not in self._kept and not self._nets.complete(key, weights)
+        first = place not in self.kept and not self.nets.complete(key, weights)
         self.objective.after_load(net, first)
         return net
 
@@ -82,8 +84,8 @@ class ClientContext:
         local, samples = self.local, len(self.data)
         seen = local.steps * local.accumulate * local.batch_size  # of a round counted in steps
         whole = local.steps == 0 or seen >= samples  # else most of a table would be for nothing
-        kept = self._kept.get(f"{key}:{slot}", {})
-        return self._nets.frozen(key, weights, kept, self.data.sweep if whole else None)
+        kept = self.kept.get(f"{key}:{slot}", {})
+        return self.nets.frozen(key, weights, kept, self.data.sweep if whole else None)
 
     def references(self, models: Sequence[Tensors]) -> References:
         """Reference networks that are asked for z of the same batches."""
@@ -91,18 +93,17 @@ class ClientContext:
 
     def fresh(self, key: str = "model") -> Tensors:
         """Weights of this client's own initialisation, the same in every round."""
-        return self._fresh(key)
+        return self.draw_fresh(key)
 
     def initial(self, key: str = "model") -> Tensors:
         """The weights that the run began with, the same for everybody."""
-        return self._nets.weights(key)
+        return self.nets.weights(key)
 
     def shared(self, net: Network) -> Tensors:
         """Copies of the weights that may be sent; the site keeps the rest for the next round."""
         key, slot = self._lent[id(net)]
-        shared, kept = self._nets.split(key, net)
-        if kept:
-            self.keeps[f"{key}:{slot}"] = kept
+        shared, kept = self.nets.split(key, net)
+        self.keep(kept, key, slot)
         return shared
 
     def keep(self, tensors: Tensors, key: str = "model", slot: str = "local") -> None:
@@ -112,7 +113,7 @@ class ClientContext:
 
     def weights(self, net: Network) -> Tensors:
         """Copies of all weights, for a state of this client: nothing of them may be sent."""
-        shared, kept = self._nets.split(self._lent[id(net)][0], net)
+        shared, kept = self.nets.split(self._lent[id(net)][0], net)
         return {**shared, **kept}
 
     def batches(
@@ -132,54 +133,35 @@ class ClientContext:
         """A generator for this client, round and purpose."""
         return self.round.generator(purpose, self.id)
 
-    def spool(self, name: str, rows: Iterable[np.ndarray]) -> Blob:
-        """Write a big array as a file that travels as a blob."""
-        return Blob.write(self._spool / name, rows)
 
-
-class ServerContext:
+@dataclass(kw_only=True, eq=False)
+class ServerContext(_Context):
     """All that the server's part of a method may touch."""
 
-    def __init__(
-        self,
-        *,
-        round: Round,
-        objective: Objective,
-        local: Local,
-        nets: Nets,
-        rules: Rules,
-        optimizer: ServerSettings,
-        spool: Path,
-    ) -> None:
-        self.round, self.objective, self.local = round, objective, local
-        self.metrics: dict[str, float] = {}
-        self._nets, self._rules, self._optimizer, self._spool = nets, rules, optimizer, spool
+    rules: Rules
+    optimizer: ServerSettings
 
     def net(self, weights: Tensors, key: str = "model", slot: str = "local") -> Network:
         """A scratch network with these weights, in training mode."""
-        return self._nets.net(key, slot, weights, {})
+        return self.nets.net(key, slot, weights, {})
 
     def frozen(self, weights: Tensors, key: str = "model") -> Frozen:
         """A reference network; without shared BatchNorm statistics it uses each batch's own."""
-        return self._nets.frozen_on_server(key, weights)
+        return self.nets.frozen_on_server(key, weights)
 
     def weights(self, net: Network, key: str = "model") -> Tensors:
         """Copies of the weights of a network that the server trained."""
-        return self._nets.split(key, net)[0]
+        return self.nets.split(key, net)[0]
 
     def reduce(self, replies: Iterator[Reply]) -> Reduced:
         """Reduce the replies by the rules of the stage; raises `NoReplies` if there is none."""
-        return aggregate.reduce(replies, self._rules)
+        return aggregate.reduce(replies, self.rules)
 
     def step(self, server: ServerState, averaged: Tensors, key: str = "model") -> ServerState:
         """Move the group `key` of the state by the server optimiser."""
-        moved = step_server(self._optimizer, server, averaged, self._nets.parameters(key), key)
+        moved = step_server(self.optimizer, server, averaged, self.nets.parameters(key), key)
         return moved.replace(**{key: self.objective.after_average(moved[key])})
 
     def generator(self, purpose: str) -> np.random.Generator:
         """A generator for the server in this round."""
         return self.round.generator(purpose)
-
-    def spool(self, name: str, rows: Iterable[np.ndarray]) -> Blob:
-        """Write a big array as a file that a state can hold as a blob."""
-        return Blob.write(self._spool / name, rows)

@@ -44,8 +44,5 @@ class Evaluator(ABC):
         return {}
 
     def warning(self, metrics: Mapping[str, float]) -> str | None:
-        """One line that the user should read now, if what was measured calls for it.
-
-        It gets all metrics of the evaluation, and is said once in a run.
-        """
+        """What the user should know of all metrics of an evaluation; said once in a run."""
         return None

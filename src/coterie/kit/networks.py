@@ -100,7 +100,7 @@ def _joined(parts: Sequence[Outputs]) -> Outputs:
     return Outputs._make(None if row[0] is None else torch.cat(row) for row in rows)
 
 
-class Nets(Mapping[str, Network]):
+class Nets(dict[str, Network]):
     """The freshly initialised networks by key, and scratch copies of them on a device."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Nets(Mapping[str, Network]):
         local_buffers: bool = False,
         device: str = "cpu",
     ) -> None:
-        self._initial = {key: net.eval() for key, net in initial.items()}
+        super().__init__({key: net.eval() for key, net in initial.items()})
         self._start = {key: _copies(net) for key, net in initial.items()}
         self._trained = {
             key: {name: p.requires_grad for name, p in net.named_parameters()}
@@ -135,16 +135,7 @@ class Nets(Mapping[str, Network]):
     @property
     def in_lanes(self) -> bool:
         """Whether a network wants the samples of a batch innermost in memory."""
-        return any(getattr(net.backbone, "in_lanes", False) for net in self._initial.values())
-
-    def __getitem__(self, key: str) -> Network:
-        return self._initial[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._initial)
-
-    def __len__(self) -> int:
-        return len(self._initial)
+        return any(getattr(net.backbone, "in_lanes", False) for net in self.values())
 
     def weights(self, key: str = "model") -> Tensors:
         """The initial weights under the shared names."""
@@ -167,7 +158,7 @@ class Nets(Mapping[str, Network]):
     def net(self, key: str, slot: str, weights: Tensors, kept: Tensors) -> Network:
         """The scratch network of a slot with weights laid in, in training mode."""
         if (key, slot) not in self._scratch:
-            self._scratch[key, slot] = copy.deepcopy(self._initial[key]).to(self.device)
+            self._scratch[key, slot] = copy.deepcopy(self[key]).to(self.device)
         net = self._scratch[key, slot]
         self._lay(key, net, weights, kept)
         for name, parameter in net.named_parameters():
@@ -182,7 +173,7 @@ class Nets(Mapping[str, Network]):
         """One more reference network, until `release`."""
         lent, free = self._lent.get(key, 0), self._frozen.setdefault(key, [])
         if lent == len(free):
-            free.append(copy.deepcopy(self._initial[key]).to(self.device).requires_grad_(False))
+            free.append(copy.deepcopy(self[key]).to(self.device).requires_grad_(False))
         self._lent[key] = lent + 1
         self._lay(key, free[lent], weights, kept)
         return Frozen(free[lent].eval(), sweep)
@@ -201,10 +192,7 @@ class Nets(Mapping[str, Network]):
         net.load_state_dict({**start, **kept, **weights})
 
     def frozen_on_server(self, key: str, weights: Tensors) -> Frozen:
-        """A reference network for the server.
-
-        Where BatchNorm statistics stay with the clients, it uses each batch's own.
-        """
+        """As `frozen`, on the server: each batch's own BatchNorm statistics if clients keep theirs."""
         frozen = self.frozen(key, weights, {})
         if self.local_buffers:
             for path, module in frozen.net.named_modules():

@@ -7,7 +7,6 @@ import torch
 from coterie.core.bundle import Tensors
 from coterie.kit.context import ClientContext
 from coterie.kit.local import Stepper
-from coterie.kit.stages import State
 from coterie.nets.heads import Network
 
 PERSONAL = "personal"  # the group of a client's state, and the slot of its network
@@ -29,14 +28,9 @@ def adapt(ctx: ClientContext, weights: Tensors, steps: int) -> Tensors:
     return ctx.weights(net)
 
 
-def own_model(ctx: ClientContext, state: State) -> Tensors:
-    """theta_k as the client left it; before its first round the initial model, as everywhere."""
-    return state[PERSONAL] if state else ctx.initial()
-
-
-def both_networks(ctx: ClientContext, weights: Tensors, state: State) -> tuple[Network, Network]:
-    """The network of the global model as received, and that of the client's own model."""
-    return ctx.net(weights), ctx.net(own_model(ctx, state), slot=PERSONAL)
+def both_networks(ctx: ClientContext, weights: Tensors, own: Tensors) -> tuple[Network, Network]:
+    """The networks of the global model as received, and of the client's own model."""
+    return ctx.net(weights), ctx.net(own, slot=PERSONAL)
 
 
 def buffers(net: Network) -> Tensors:

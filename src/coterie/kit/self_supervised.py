@@ -95,17 +95,16 @@ def require_projection(name: str, projection: int) -> int:
 
 def warn_of_collapse(objective: object, metrics: Mapping[str, float]) -> str | None:
     """Warn if the projections in training all point one way; fills an objective's `warning`."""
-    advice = {
-        "train": "try a smaller local.lr or a larger local.batch_size",
-        "server": "try a smaller learning rate or larger batches on the server",
-    }
-    for where, remedy in advice.items():
+    trained = (
+        ("train", "the clients'", "a smaller local.lr or a larger local.batch_size"),
+        ("server", "the server's", "a smaller learning rate or larger batches on the server"),
+    )
+    for where, who, remedy in trained:
         spread = metrics.get(f"{where}_feature_std", 1.0)
         if spread < COLLAPSED:
-            who = "the clients'" if where == "train" else "the server's"
             return (
                 f"{who} projections have collapsed: {where}_feature_std is {spread:.3f}, below "
-                f"{COLLAPSED} (1: spread out); {remedy}"
+                f"{COLLAPSED} (1: spread out); try {remedy}"
             )
     return None
 
@@ -120,8 +119,7 @@ def geometry(z1: Tensor, z2: Tensor) -> Mapping[str, Tensor]:
     """
     u, v = F.normalize(z1, dim=-1), F.normalize(z2, dim=-1)
     spread = u.std(dim=0, unbiased=False).mean() * float(u.shape[1] ** 0.5)
-    some = u[:_PAIRS]
-    distances = torch.pdist(some).square()
+    distances = torch.pdist(u[:_PAIRS]).square()
     return {
         "feature_std": spread,
         "alignment": (u - v).square().sum(dim=1).mean(),

@@ -65,8 +65,7 @@ class ServerTraining:
             optimizer=self.optimizer, momentum=self.momentum, weight_decay=self.weight_decay
         )
         optimizer = make_optimizer(settings, [p for p in net.parameters() if p.requires_grad], 1.0)
-        if memory:
-            restore_optimizer(optimizer, memory)
+        restore_optimizer(optimizer, memory)
         device = next(net.parameters()).device
         epoch, epochs = ctx.round.step, ctx.round.steps
         rate, sums = 0.0, dict[str, float]()
@@ -76,7 +75,10 @@ class ServerTraining:
             rate = share * full_rate(self.lr, self.batch_size)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            loss = ctx.objective.loss(net, _batch(pairs, device))
+            views = (pairs.first.to(device), pairs.second.to(device))
+            index = torch.arange(len(pairs), device=device)
+            y = index if pairs.y is None else pairs.y.to(device)
+            loss = ctx.objective.loss(net, Batch(views, y, index))
             values = {"loss": float(loss.total.detach())}
             if not math.isfinite(values["loss"]):
                 raise Diverged(f"the server's loss is {values['loss']} in epoch {epoch + 1}")
@@ -91,14 +93,6 @@ class ServerTraining:
         ctx.metrics.update({name: total / len(pool) for name, total in sums.items()})
         ctx.metrics.update(rate=rate, pairs=float(len(pool)))
         return optimizer_tensors(optimizer)
-
-
-def _batch(pairs: Pairs, device: torch.device) -> Batch:
-    """The pairs as an objective takes them."""
-    views = (pairs.first.to(device), pairs.second.to(device))
-    index = torch.arange(len(pairs), device=device)
-    y = index if pairs.y is None else pairs.y.to(device)
-    return Batch(views, y, index)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Tensors:

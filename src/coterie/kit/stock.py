@@ -2,11 +2,11 @@
 
 from coterie.core.bundle import Bundle, Payload, ServerState, Tensors
 from coterie.core.task import Round
-from coterie.kit import personal
 from coterie.kit.context import ClientContext, ServerContext
 from coterie.kit.local import train
 from coterie.kit.method import Method
 from coterie.kit.networks import Nets
+from coterie.kit.personal import PERSONAL
 from coterie.kit.prototypes import classification
 from coterie.kit.stages import Answer, Replies, State
 
@@ -34,8 +34,8 @@ def train_objective(self: Method, ctx: ClientContext, down: Payload, state: Stat
 
 
 def own_model(self: Method, ctx: ClientContext, down: Payload, state: State) -> Tensors:
-    """The personal model as the client left it; before its first round the initial one."""
-    return personal.own_model(ctx, state)
+    """theta_k as the client left it; before its first round the initial model, as everywhere."""
+    return state[PERSONAL] if state else ctx.initial()
 
 
 def global_model(self: Method, server: ServerState) -> Tensors:

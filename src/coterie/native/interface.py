@@ -14,7 +14,6 @@ _NUMBERS: dict[str, type[Any]] = {
     "float": ctypes.c_float,
     "double": ctypes.c_double,
 }
-Signature = tuple[type[Any], ...]
 
 
 def _members(body: str) -> Iterator[tuple[str, type[Any]]]:
@@ -25,13 +24,9 @@ def _members(body: str) -> Iterator[tuple[str, type[Any]]]:
             yield name.strip(" *"), kind
 
 
-def _structure(name: str, body: str) -> type[ctypes.Structure]:
-    """A structure; without `__dict__` a member that C does not have is an error."""
-    return type(name, (ctypes.Structure,), {"__slots__": (), "_fields_": list(_members(body))})
-
-
-_STRUCTURES = {
-    name: _structure(name, body)
+# without `__dict__` a member that C does not have is an error
+_STRUCTURES: dict[str, type[ctypes.Structure]] = {
+    name: type(name, (ctypes.Structure,), {"__slots__": (), "_fields_": list(_members(body))})
     for name, body in re.findall(r"struct (\w+) \{(.*?)\};", _SOURCE, re.DOTALL)
 }
 
@@ -42,7 +37,7 @@ def _argument(declaration: str) -> type[Any]:
     return ctypes.c_void_p if "*" in declaration else _NUMBERS[declaration.split()[0]]
 
 
-def _entries(macro: str) -> dict[str, Signature]:
+def _entries(macro: str) -> dict[str, tuple[type[Any], ...]]:
     """The entries of a list in interface.h, with the types of their arguments."""
     (listed,) = re.findall(rf"#define {macro}\(ENTRY\)(.*)", _SOURCE)
     return {

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from coterie.native import switch
 from coterie.native.interface import Convolution
@@ -124,12 +125,7 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor) -> None:
 
 
 def _bordered(memory: Tensor, padding: int) -> Tensor:
-    if padding == 0:
-        return memory
-    channels, height, width, lanes = memory.shape
-    bordered = memory.new_zeros(channels, height + 2 * padding, width + 2 * padding, lanes)
-    bordered[:, padding : padding + height, padding : padding + width] = memory
-    return bordered
+    return F.pad(memory, (0, 0, *(padding,) * 4)).contiguous() if padding else memory
 
 
 def _shape(memory: Tensor, weight: Tensor) -> ctypes.Structure:

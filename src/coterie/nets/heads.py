@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from coterie.native.frozen_network import OneCall
 from coterie.nets.norm import has_peer_norm, paired
 
-PREFIXES = ("backbone", "projector", "predictor", "prototypes", "classifier")
-
 
 class Outputs(NamedTuple):
     """What a forward pass gives; z is h where there is no projector."""
@@ -58,18 +56,13 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Outputs:
         """All outputs that the heads allow."""
-        frozen = self.predictor is None and not torch.is_grad_enabled()
-        outputs = self._forward_at_once(x) if frozen else None
-        return self.heads(self.encode(x)) if outputs is None else outputs
-
-    def _forward_at_once(self, x: Tensor) -> Outputs | None:
-        parts = [m for m in (self.backbone, self.projector, self.classifier) if m is not None]
-        outputs = self._one_call([parts], x)
-        if outputs is None:
-            return None
-        h, *rest = outputs
-        z = h if self.projector is None else rest[0]
-        return Outputs(h, z, None, None if self.classifier is None else rest[-1])
+        if self.predictor is None and not torch.is_grad_enabled():
+            parts = [m for m in (self.backbone, self.projector, self.classifier) if m is not None]
+            if (outputs := self._one_call([parts], x)) is not None:
+                h, *rest = outputs
+                z = h if self.projector is None else rest[0]
+                return Outputs(h, z, None, None if self.classifier is None else rest[-1])
+        return self.heads(self.encode(x))
 
     def projection(self) -> nn.Module:
         """The part that gives z: backbone and projector, one after the other."""

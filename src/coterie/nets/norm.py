@@ -145,23 +145,20 @@ def paired(module: nn.Module, views: int = 2) -> Iterator[None]:
     """
     if views < 1:
         raise ValueError(f"a batch has at least one view, not {views}")
-    before = [(layer, layer.views) for layer in _peer_norms(module)]
+    layers = [layer for layer in module.modules() if isinstance(layer, PeerNorm)]
+    before = [layer.views for layer in layers]
     try:
-        for layer, _ in before:
+        for layer in layers:
             layer.views = views
         yield
     finally:
-        for layer, number in before:
+        for layer, number in zip(layers, before, strict=True):
             layer.views = number
 
 
 def has_peer_norm(module: nn.Module) -> bool:
     """Whether the views of a sample must pass through the module in one batch."""
-    return any(True for _ in _peer_norms(module))
-
-
-def _peer_norms(module: nn.Module) -> Iterator[PeerNorm]:
-    return (layer for layer in module.modules() if isinstance(layer, PeerNorm))
+    return any(isinstance(layer, PeerNorm) for layer in module.modules())
 
 
 def norm_1d(kind: NormKind, features: int) -> nn.Module:

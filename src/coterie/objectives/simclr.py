@@ -27,9 +27,8 @@ class SimCLR(Objective):
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
         """Build backbone and projector."""
         width = self_supervised.require_projection("simclr", projection)
-        hidden = self.hidden or backbone.width
-        widths = (backbone.width, *[hidden] * (self.layers - 1), width)
-        projector = mlp_head(widths, last_norm=True)
+        hidden = [self.hidden or backbone.width] * (self.layers - 1)
+        projector = mlp_head((backbone.width, *hidden, width), last_norm=True)
         return Network(backbone, projector=projector)
 
     def loss(self, net: Network, batch: Batch) -> Loss:

@@ -38,11 +38,10 @@ class SwAV(Objective):
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
         """Build backbone, projector, prototypes."""
         width = self_supervised.require_projection("swav", projection)
-        hidden = self.hidden or backbone.width
         layer = nn.Linear(width, self.prototypes, bias=False)
         with torch.no_grad():
             layer.weight.copy_(F.normalize(layer.weight, dim=1))
-        projector = mlp_head((backbone.width, hidden, width))
+        projector = mlp_head((backbone.width, self.hidden or backbone.width, width))
         return Network(backbone, projector=projector, prototypes=layer)
 
     def loss(self, net: Network, batch: Batch) -> Loss:

@@ -96,9 +96,9 @@ def context(sizes: list[int], net: Network | None = None, **local: Any) -> Clien
         objective=SquaredError(),
         local=Local(**settings),
         nets=Nets({"model": net or linear()}),
-        fresh=lambda key: {},
+        draw_fresh=lambda key: {},
         kept={},
-        spool=Path("unused"),
+        folder=Path("unused"),
     )
 
 

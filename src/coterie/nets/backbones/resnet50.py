@@ -3,11 +3,8 @@
 With the `cifar` stem it has 23,500,352 parameters.
 """
 
-from coterie.core.settings import NetSettings
-from coterie.nets.build import Backbone
+from functools import partial
+
 from coterie.nets.resnet import build_resnet
 
-
-def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
-    """Build the network for images of `shape`."""
-    return build_resnet(shape, settings, blocks=(3, 4, 6, 3), first=64, deep=True)
+build = partial(build_resnet, blocks=(3, 4, 6, 3), first=64, deep=True)

@@ -36,15 +36,13 @@ class HalvingPool(nn.MaxPool2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, c, rows, columns) -> (n, c, rows // 2, columns // 2)."""
-        if torch.is_grad_enabled() or records_graph() or self._has_odd_end(x):
+        odd_end = self.ceil_mode and any(side % 2 for side in x.shape[2:])
+        if torch.is_grad_enabled() or records_graph() or odd_end:
             pooled: Tensor = super().forward(x)
             return pooled
         rows, columns = (side // 2 * 2 for side in x.shape[2:])
         flat = torch.maximum(x[:, :, :rows:2], x[:, :, 1:rows:2])
         return torch.maximum(flat[..., :columns:2], flat[..., 1:columns:2])
-
-    def _has_odd_end(self, x: Tensor) -> bool:
-        return self.ceil_mode and any(side % 2 for side in x.shape[2:])
 
 
 class SimpleCNN(Backbone, nn.Sequential):
