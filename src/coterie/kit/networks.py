@@ -192,7 +192,7 @@ class Nets(dict[str, Network]):
         net.load_state_dict({**start, **kept, **weights})
 
     def frozen_on_server(self, key: str, weights: Tensors) -> Frozen:
-        """As `frozen`, on the server: each batch's own BatchNorm statistics if clients keep theirs."""
+        """As `frozen`; with each batch's own BatchNorm statistics if clients keep theirs."""
         frozen = self.frozen(key, weights, {})
         if self.local_buffers:
             for path, module in frozen.net.named_modules():

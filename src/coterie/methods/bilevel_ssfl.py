@@ -37,8 +37,7 @@ class BiLevelSSFL(Method):
 
     def client_update(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Train both models on the same batches, the personal one first."""
-        mine = self.personal(ctx, down, state)
-        shared, own = personal.both_networks(ctx, down["model"], mine)
+        shared, own = personal.both_networks(ctx, down["model"], self.personal(ctx, down, state))
         pull = kit.pull_towards(kit.parameters(shared), self.lam)
         ours = kit.Stepper(ctx, own, hook=pull, name=personal.PERSONAL)
         theirs = kit.Stepper(ctx, shared)

@@ -51,8 +51,7 @@ class PerSSFL(Method):
 
     def client_update(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Train both models, the personal one towards the predictions of the other."""
-        mine = self.personal(ctx, down, state)
-        shared, own = personal.both_networks(ctx, down["model"], mine)
+        shared, own = personal.both_networks(ctx, down["model"], self.personal(ctx, down, state))
         received = ctx.frozen(down["model"]) if self.anchor == "received" else None
         theirs, ours = kit.Stepper(ctx, shared), kit.Stepper(ctx, own, name=personal.PERSONAL)
         for batch, other in self._batches(ctx):
