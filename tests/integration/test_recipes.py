@@ -30,7 +30,7 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def numbers(found: Recipe, row: str) -> dict[str, object]:
     """What the paper prints for a row, by column."""
-    said = found.row(row)
+    said = next(known for known in found.rows if known.name == row)
     return {**said.value, **said.rounds, **said.seconds}
 
 

@@ -279,7 +279,7 @@ def _check_row(recipe: Recipe, row: Row, columns: Sequence[str]) -> None:
     title = f"row {row.name!r}"
     for key in ("value", "spread", "rounds", "seconds"):
         _check_known(f"{title}: {key}", getattr(row, key), columns)
-    for column, printed in {**row.value, **row.spread}.items():
+    for column, printed in (*row.value.items(), *row.spread.items()):
         if recipe.measure == "accuracy" and not 0.0 <= recipe.to_fraction(printed) <= 1.0:
             raise ConfigError(f"{title}: {printed} of {column!r} is no accuracy as a {recipe.unit}")
     for grid in (row.grid, *(get_at_scale(row, "grid", scale) for scale in SCALES)):
