@@ -106,7 +106,7 @@ def _reach_a_moment(
     if generator.random() < 0.2:  # while it starts
         time.sleep(generator.uniform(0.0, 0.5) * duration)
     else:
-        target = generator.randint(_rounds(out), ROUNDS - 2)
+        target = generator.randint(min(_rounds(out), ROUNDS - 2), ROUNDS - 2)
         while process.poll() is None and _rounds(out) <= target:
             time.sleep(0.005)
         time.sleep(generator.uniform(0.0, 0.1))

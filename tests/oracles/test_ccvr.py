@@ -182,7 +182,7 @@ class Context(ServerContext):
     """Only what adds up."""
 
     def __init__(self) -> None:
-        self._rules = CCVR.reduce
+        self.rules = CCVR.reduce
 
     def generator(self, purpose: str) -> np.random.Generator:
         return np.random.default_rng(0)

@@ -36,8 +36,8 @@ class HalvingPool(nn.MaxPool2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, c, rows, columns) -> (n, c, rows // 2, columns // 2)."""
-        odd_end = self.ceil_mode and any(side % 2 for side in x.shape[2:])
-        if torch.is_grad_enabled() or records_graph() or odd_end:
+        plain = torch.is_grad_enabled() or records_graph()
+        if plain or (self.ceil_mode and any(side % 2 for side in x.shape[2:])):
             pooled: Tensor = super().forward(x)
             return pooled
         rows, columns = (side // 2 * 2 for side in x.shape[2:])
