@@ -403,8 +403,3 @@ def test_too_few_samples_for_the_clients(config: str, tmp_path: Path, refused: R
     path = tmp_path / "few.npz"
     np.savez(path, **{name: array[:3] for name, array in vectors().items()})
     refused("run", config, f"data.root={path}", words=("clients=6", "3 training samples"))
-
-
-def test_there_are_as_many_cases_as_promised() -> None:
-    assert len(OVERRIDES) + len(TOGETHER) + len(FILES) + len(COMMANDS) >= 60
-    assert len(DATA) >= 30
