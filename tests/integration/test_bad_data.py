@@ -1,0 +1,135 @@
+# ruff: noqa: F811
+"""Bad data: one line that names the file or the row, and exit code 3."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_bad_input import Refused, config, refused  # noqa: F401
+
+
+def vectors(**changes: Any) -> dict[str, Any]:
+    """Thirty training and twelve test vectors of three classes, with some arrays replaced."""
+    good = {
+        "x_train": np.arange(180, dtype=np.float32).reshape(30, 6),
+        "y_train": np.arange(30) % 3,
+        "x_test": np.ones((12, 6), np.float32),
+        "y_test": np.arange(12) % 3,
+    }
+    return {**good, **changes}
+
+
+def images(*shape: int, value: int = 0) -> dict[str, Any]:
+    return vectors(x_train=np.full((30, *shape), value), x_test=np.full((12, *shape), value))
+
+
+def with_value(name: str, row: int, value: Any, dtype: Any = None) -> dict[str, Any]:
+    array = np.array(vectors()[name], dtype)
+    array[row] = value
+    return vectors(**{name: array})
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in vectors().items() if key != name}
+
+
+DATA: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "no x_train": (without("x_train"), ("no array 'x_train'", "it has: y_train")),
+    "no y_test": (without("y_test"), ("no array 'y_test'",)),
+    "nothing": ({}, ("no array 'x_train'", "nothing")),
+    "rows": (vectors(y_train=np.arange(29) % 3), ("x_train has 30 rows", "y_train has 29")),
+    "test rows": (vectors(y_test=np.arange(13) % 3), ("x_test has 12 rows", "13")),
+    "empty": (vectors(x_train=np.zeros((0, 6)), y_train=np.zeros(0, int)), ("x_train is empty",)),
+    "no test": (vectors(x_test=np.zeros((0, 6)), y_test=np.zeros(0, int)), ("x_test is empty",)),
+    "no feature": (vectors(x_train=np.zeros((30, 0))), ("x_train is empty",)),
+    "float labels": (vectors(y_train=np.arange(30.0) % 3), ("y_train[0]", "float64", "astype")),
+    "bool labels": (vectors(y_train=np.arange(30) % 2 == 0), ("y_train[0]", "bool")),
+    "text labels": (vectors(y_test=np.array(list("abc") * 4)), ("y_test[0]", "'a'")),
+    "NaN labels": (vectors(y_test=np.full(12, np.nan)), ("y_test[0]", "nan")),
+    "column": (vectors(y_train=(np.arange(30) % 3)[:, None]), ("y_train", "(30, 1)", "ravel")),
+    "one-hot": (vectors(y_train=np.eye(3, dtype=int)[np.arange(30) % 3]), ("y_train", "argmax")),
+    "negative": (with_value("y_train", 4, -1), ("y_train[4] is -1",)),
+    "from 1": (
+        vectors(y_train=np.arange(30) % 3 + 1, y_test=np.arange(12) % 3 + 1),
+        ("count from 1", "subtract 1"),
+    ),
+    "unseen": (with_value("y_test", 5, 3), ("y_test[5] is 3", "end at 2")),
+    "one class": (vectors(y_train=np.zeros(30, int), y_test=np.zeros(12, int)), ("one class 0",)),
+    "gap": (with_value("y_train", 9, 10**9), ("y_train[9] is 1000000000", "without gaps")),
+    "unsigned": (with_value("y_train", 9, 2**64 - 1, np.uint64), ("18446744073709551615",)),
+    "NaN": (with_value("x_train", 7, np.nan), ("x_train[7] holds nan",)),
+    "infinite": (with_value("x_test", 3, -np.inf), ("x_test[3] holds -inf",)),
+    "too large": (with_value("x_train", 2, 1e300, np.float64), ("x_train[2] holds 1e+300",)),
+    "complex": (vectors(x_train=np.ones((30, 6), complex)), ("x_train", "complex128")),
+    "text": (vectors(x_test=np.full((12, 6), "a")), ("x_test", "<U1")),
+    "bool": (vectors(x_train=np.ones((30, 6), bool)), ("x_train", "bool")),
+    "times": (vectors(x_train=np.zeros((30, 6), "M8[s]")), ("x_train", "datetime64")),
+    "objects": (vectors(x_train=np.full((30, 6), None)), ("cannot be read", "plain arrays")),
+    "features": (vectors(x_test=np.zeros((12, 5), np.float32)), ("x_test[0]", "(5,)", "(6,)")),
+    "axes": (vectors(x_test=np.zeros((12, 1, 6), np.float32)), ("x_test", "(12, 1, 6)")),
+    "one axis": (vectors(x_train=np.zeros(30), x_test=np.zeros(12)), ("x_train", "(30,)")),
+    "no axis": (vectors(x_train=np.float32(3), x_test=np.float32(3)), ("x_train", "()")),
+    "five axes": (images(1, 2, 3, 4), ("x_train", "(30, 1, 2, 3, 4)")),
+    "scalar label": (vectors(y_train=np.int64(3)), ("y_train", "()")),
+    "channels": (images(5, 8, 8), ("x_train has 5 channels",)),
+    "both layouts": (images(3, 8, 3), ("x_train", "(30, 3, 8, 3)", "channels")),
+    "pixels": (images(1, 8, 8, value=256), ("x_train[0] holds 256", "0..255")),
+    "other size": (
+        {**images(1, 8, 8), "x_test": np.zeros((12, 1, 8, 9), np.uint8)},
+        ("x_test[0]", "(1, 8, 9)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DATA)
+def test_bad_arrays(case: str, config: str, tmp_path: Path, refused: Refused) -> None:
+    arrays, words = DATA[case]
+    path = tmp_path / "bad.npz"
+    np.savez(path, **arrays)
+    refused("run", config, f"data.root={path}", code=3, words=(str(path), *words))
+
+
+def test_bad_files_of_data(config: str, tmp_path: Path, refused: Refused) -> None:
+    good = tmp_path / "good.npz"
+    np.savez(good, **vectors())
+    whole, files = good.read_bytes(), tmp_path / "files"
+    files.mkdir()
+    single = files / "single.npy"
+    np.save(single, np.zeros(3))
+    contents = {
+        "empty.npz": b"",
+        "text.npz": b"label,pixel\n1,2\n",
+        "half.npz": whole[: len(whole) // 2],
+        "altered.npz": whole[:300] + b"\xff" * 40 + whole[340:],
+        "zip.npz": b"PK\x05\x06" + bytes(18),
+    }
+    for name, content in contents.items():
+        (files / name).write_bytes(content)
+    for path in sorted(files.iterdir()):
+        refused("run", config, f"data.root={path}", code=3, words=(str(path), "np.savez"))
+    for missing in (str(tmp_path / "none.npz"), str(tmp_path), "~nobody-here/x.npz", "a\0b"):
+        words = (os.path.basename(missing), "is not a file", "data.root=FILE.npz")  # noqa: PTH119
+        refused("run", config, f"data.root={missing}", code=3, words=words)
+    refused("run", config, "data.root=", code=3, words=("data.root is empty",))
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 2), (3, 3, 8), (1, 8, 2)])
+def test_images_too_small_for_the_backbone(
+    shape: tuple[int, ...], config: str, tmp_path: Path, refused: Refused
+) -> None:
+    path = tmp_path / "small.npz"
+    np.savez(path, **images(*shape))
+    words = ("net.backbone = 'simple-cnn'", str(shape), "'mlp'")
+    refused(
+        *("run", config, f"data.root={path}", "net.backbone=simple-cnn"),
+        *("partition.min_samples=1", "partition.kind=iid"),
+        words=words,
+    )
+
+
+def test_too_few_samples_for_the_clients(config: str, tmp_path: Path, refused: Refused) -> None:
+    path = tmp_path / "few.npz"
+    np.savez(path, **{name: array[:3] for name, array in vectors().items()})
+    refused("run", config, f"data.root={path}", words=("clients=6", "3 training samples"))
