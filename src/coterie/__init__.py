@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from coterie.kit import Objective as Objective
     from coterie.kit import losses as losses
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _NAMES = {
     "core.bundle": ("Blob", "Bundle"),

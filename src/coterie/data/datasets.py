@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -34,6 +34,11 @@ _SHORT = 16
 _RACES = 5  # attempts where other processes write the same data set
 _META = "meta.json"
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+
+
+ClassNames = tuple[int | str, ...]  # as the labels were given, in the order of their numbers
+Kind = Literal["image", "signal", "table"]
+_KINDS: dict[int, Kind] = {1: "table", 2: "signal", 3: "image"}  # by the axes of a sample
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,10 +56,12 @@ class Groups:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Raw:
-    """The output of a source: images (N, C, H, W) or vectors (N, F), with labels 0..K-1.
+    """The output of a source: images (N, C, H, W), signals (N, C, T) or vectors (N, F).
 
-    With `classes` 0 they are counted from the training labels. `mean` and `std` are per channel;
-    uint8 images are divided by 255 first. If both are empty there is no normalisation.
+    Labels are 0..K-1, or -1 for a sample without one. `class_names` has the K classes as they were
+    given; if it is empty, their names are their numbers, counted from the training labels unless
+    `classes` says how many. `mean` and `std` are per channel; uint8 images are divided by 255
+    first. If both are empty there is no normalisation.
     """
 
     x_train: np.ndarray
@@ -65,6 +72,7 @@ class Raw:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     groups: Groups | None = None
+    class_names: ClassNames = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -80,8 +88,13 @@ class Dataset(Raw):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one sample: (C, H, W) or (F,)."""
+        """The shape of one sample: (C, H, W), (C, T) or (F,)."""
         return self.x_train.shape[1:]
+
+    @property
+    def kind(self) -> Kind:
+        """What a sample is."""
+        return _KINDS[len(self.shape)]
 
     def without_normalisation(self) -> "Dataset":
         """Copy the data set with images left in [0, 1]."""
@@ -153,7 +166,10 @@ def open_cached(path: Path) -> Dataset:
             groups = Groups(train, test, tuple(meta["groups"]))
         plain: dict[str, Any] = {key: meta[key] for key in ("name", "fingerprint", "classes")}
         mean, std = tuple(meta["mean"]), tuple(meta["std"])
-        return Dataset(**(plain | arrays), path=path, mean=mean, std=std, groups=groups)
+        named = tuple(meta.get("class_names", range(plain["classes"])))
+        return Dataset(
+            **(plain | arrays), path=path, mean=mean, std=std, groups=groups, class_names=named
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(path / _META, error) from error
 
@@ -216,6 +232,8 @@ def _cache(name: str, raw: Raw, folder: Path, origin: str) -> Dataset:
     meta |= {"mean": list(raw.mean), "std": list(raw.std)}
     if raw.groups is not None:
         meta["groups"] = list(raw.groups.names)
+    if raw.class_names and raw.class_names != tuple(range(classes)):
+        meta["class_names"] = list(raw.class_names)
     meta["arrays"] = {
         array: {"shape": list(values.shape), "dtype": values.dtype.name}
         for array, values in arrays.items()
