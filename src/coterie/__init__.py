@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from coterie.engine.record import Recorder as Recorder
     from coterie.engine.record import RoundEvent as RoundEvent
     from coterie.engine.record import StartEvent as StartEvent
+    from coterie.experiment.fit import fit as fit
     from coterie.experiment.run import Result as Result
-    from coterie.experiment.run import fit as fit
     from coterie.experiment.run import run as run
     from coterie.kit import Evaluator as Evaluator
     from coterie.kit import FederatedEvaluator as FederatedEvaluator
@@ -31,7 +31,8 @@ _NAMES = {
     "core.bundle": ("Blob", "Bundle"),
     "core.errors": ("CoterieError",),
     "engine.record": ("ClientEvent", "NoteEvent", "Recorder", "RoundEvent", "StartEvent"),
-    "experiment.run": ("Result", "fit", "run"),
+    "experiment.fit": ("fit",),
+    "experiment.run": ("Result", "run"),
     "kit": ("Evaluator", "FederatedEvaluator", "Method", "Objective", "losses"),
 }
 _HOMES = {name: f"coterie.{module}" for module, names in _NAMES.items() for name in names}

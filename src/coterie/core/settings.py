@@ -31,7 +31,8 @@ class DataSettings:
 
     name: str = "digits"
     root: str = ""  # the folder or file that contains the data
-    augment: str | dict[str, Any] = "none"  # a name, or { name = "package.module:Class", ... }
+    kind: Literal["auto", "image", "signal", "table"] = "auto"  # of arrays whose axes do not tell
+    augment: str | dict[str, Any] = "auto"  # a name, or { name = "package.module:Class", ... }
     holdout: fields.Share = 0.0  # share of every training class that is set aside before all else
     limit: fields.Count = 0  # size of a seeded, class-balanced subset of training samples; 0: all
     imbalance: Annotated[float, Ge(1.0)] = 1.0  # long tail: largest class to smallest

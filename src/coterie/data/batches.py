@@ -59,9 +59,29 @@ class DataShard:
         self._normalise = Normalise(dataset.mean, dataset.std)
         self._images: dict[bool, Tensor] = {}
         self._ready: dict[bool, Tensor] = {}
+        self._labelled: DataShard | None = None
 
     def __len__(self) -> int:
         return len(self._rows[False])
+
+    def labelled(self) -> "DataShard":
+        """The same data without samples that have no label; itself if all have one."""
+        if self._labelled is None:
+            sources = (self._dataset.y_train, self._dataset.y_test)
+            rows = [(self._rows[test], sources[test]) for test in (False, True)]
+            if all((labels[own] >= 0).all() for own, labels in rows):
+                return self
+            train, test = (own[labels[own] >= 0] for own, labels in rows)
+            self._labelled = DataShard(
+                self._dataset,
+                train,
+                test,
+                augment=self._augment,
+                device=self._device,
+                shift=self._shift,
+                in_lanes=self._in_lanes,
+            )
+        return self._labelled
 
     @property
     def tests(self) -> int:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.core.errors import ConfigError, DataError
+from coterie.data import labels
+from coterie.data.labels import ClassNames
 
 if TYPE_CHECKING:
     from coterie.data.datasets import Groups, Raw
@@ -18,23 +20,29 @@ GROUP_ARRAYS = ("group_train", "group_test")
 CHANNELS = (1, 3, 4)
 
 _PIXEL_MAX = 255
-_VECTOR_AXES, _IMAGE_AXES = 2, 4
+_VECTOR_AXES, _SIGNAL_AXES, _IMAGE_AXES = 2, 3, 4
 
 
-def check(origin: str, raw: "Raw") -> tuple[dict[str, np.ndarray], int]:
-    """Check arrays and groups; return them in the dtypes of a data set, and the number of classes.
+def check(origin: str, raw: "Raw") -> tuple[dict[str, np.ndarray], ClassNames]:
+    """Check arrays and groups; return them in the dtypes of a data set, and the classes.
 
-    Every message starts with `origin`, a data set or a file. With `raw.classes` 0 the number of
-    classes is one more than the greatest training label.
+    Every message starts with `origin`, a data set or a file.
     """
-    arrays = {name: np.asanyarray(getattr(raw, name)) for name in ARRAYS}
+    arrays = {name: np.asanyarray(getattr(raw, name)) for name in ("x_train", "x_test")}
     try:
         for part in ("train", "test"):
-            check_part(f"_{part}", arrays[f"x_{part}"], arrays[f"y_{part}"])
-        classes = _check_labels(arrays["y_train"], arrays["y_test"], raw.classes)
-        for part in ("train", "test"):
-            arrays[f"x_{part}"] = _convert_samples(f"x_{part}", arrays[f"x_{part}"])
-            arrays[f"y_{part}"] = arrays[f"y_{part}"].astype(np.int64)
+            x, y = arrays[f"x_{part}"], getattr(raw, f"y_{part}")
+            check_axes(f"x_{part}", x)
+            arrays[f"y_{part}"] = labels.clean(y, len(x), f"y_{part}")
+            arrays[f"x_{part}"] = convert_samples(f"x_{part}", x)
+        names: ClassNames
+        if raw.classes:
+            names = raw.class_names or tuple(range(raw.classes))
+            for part in ("y_train", "y_test"):
+                _check_numbers(part, arrays[part], raw.classes)
+        else:
+            *encoded, names = labels.encode(arrays["y_train"], arrays["y_test"])
+            arrays["y_train"], arrays["y_test"] = encoded
         _check_alike(arrays["x_train"], arrays["x_test"])
         _check_statistics(arrays["x_train"].shape[1], raw.mean, raw.std)
         if raw.groups is not None:
@@ -43,7 +51,8 @@ def check(origin: str, raw: "Raw") -> tuple[dict[str, np.ndarray], int]:
                 arrays[f"group_{part}"] = _check_groups(part, raw.groups, samples)
     except DataError as error:
         raise DataError(f"{origin}: {error}") from None
-    return arrays, classes
+    # in the order that fingerprints of data sets have been computed in
+    return {name: arrays[name] for name in (*ARRAYS, *GROUP_ARRAYS) if name in arrays}, names
 
 
 def check_resize(name: str, resize: int, images: bool) -> None:
@@ -75,69 +84,33 @@ def _check_groups(part: str, groups: "Groups", samples: int) -> np.ndarray:
     return values.reshape(-1).astype(np.int64)
 
 
-def check_part(part: str, x: np.ndarray, y: np.ndarray) -> None:
-    """Check the axes of samples and labels, their equal number, and that labels are integers."""
-    if x.ndim not in (_VECTOR_AXES, _IMAGE_AXES):
+def check_axes(name: str, x: np.ndarray) -> None:
+    """Check the number of axes of samples, and that there are any."""
+    if x.ndim not in (_VECTOR_AXES, _SIGNAL_AXES, _IMAGE_AXES):
         raise DataError(
-            f"x{part} has shape {x.shape}; reshape it to (N, channels, height, width) for images "
-            "or (N, features) for vectors"
-        )
-    if y.ndim != 1:
-        remedy = "use .ravel()" if y.size == len(x) else "use .argmax(axis=1) on one-hot labels"
-        raise DataError(f"y{part} has shape {y.shape} instead of (N,); {remedy}")
-    if len(x) != len(y):
-        raise DataError(
-            f"x{part} has {len(x)} rows and y{part} has {len(y)}; give every sample one label"
+            f"{name} has shape {x.shape}; reshape it to (N, channels, height, width) for images, "
+            "(N, channels, time) for signals or (N, features) for vectors"
         )
     if x.size == 0:
-        raise DataError(f"x{part} is empty (shape {x.shape}); give at least one sample")
-    if y.dtype.kind not in "iu":
+        raise DataError(f"{name} is empty (shape {x.shape}); give at least one sample")
+
+
+def _check_numbers(name: str, y: np.ndarray, classes: int) -> None:
+    """Check that labels are numbers of `classes` classes."""
+    if y.dtype.kind != "i":
         raise DataError(
-            f"y{part}[0] is {y[0]!r}: labels must be integers, not {y.dtype}; "
-            f"number the classes from 0 and cast with y{part}.astype('int64')"
+            f"{name}, row 0: the label is {y[0].item()!r}; it must be the number of a class"
         )
-    row = int(y.argmin())
-    if y[row] < 0:
+    if y.max() >= classes:
+        row = int(y.argmax())
         raise DataError(
-            f"y{part}[{row}] is {y[row]}, a negative label; "
-            "number the classes from 0 and drop samples without a class"
+            f"{name}, row {row}: the label is {y[row]}, but there are {classes} classes "
+            f"(0..{classes - 1}); correct the label or the number of classes"
         )
 
 
-def _check_labels(train: np.ndarray, test: np.ndarray, classes: int) -> int:
-    """Check that all labels are 0..K-1, and return K."""
-    top, distinct = int(train.max()), len(np.unique(train))
-    if distinct <= 1:
-        raise DataError(f"y_train holds the one class {top}; give samples of two classes or more")
-    if not classes and min(int(train.min()), int(test.min())) == 1 and top == distinct:
-        raise DataError(
-            f"y_train and y_test count from 1 (labels 1..{top}); subtract 1, so that they are "
-            f"0..{top - 1}"
-        )
-    row = int(train.argmax())
-    if classes and top >= classes:
-        raise DataError(
-            f"y_train[{row}] is {top}, but there are {classes} classes (0..{classes - 1}); "
-            "correct the label or the number of classes"
-        )
-    if not classes and top >= len(train):
-        raise DataError(
-            f"y_train[{row}] is {top}, more than there are samples ({len(train)}); "
-            "number the classes 0, 1, 2, ... without gaps"
-        )
-    row = int(test.argmax())
-    # If the number of classes is given, a class may be in the test set only.
-    last = classes - 1 if classes else top
-    if test[row] > last:
-        raise DataError(
-            f"y_test[{row}] is {test[row]}, but the training labels end at {last}; "
-            "give training samples of that class or drop it from the test set"
-        )
-    return classes or top + 1
-
-
-def _convert_samples(name: str, x: np.ndarray) -> np.ndarray:
-    """Convert to uint8 or float32 images, or float32 vectors, with finite values only."""
+def convert_samples(name: str, x: np.ndarray) -> np.ndarray:
+    """Convert to uint8 or float32 images, or float32 signals and vectors, finite values only."""
     if x.ndim == _IMAGE_AXES and x.shape[1] not in CHANNELS:
         last = x.shape[3] in CHANNELS
         remedy = "move them first with .transpose(0, 3, 1, 2)" if last else "convert the images"
@@ -151,7 +124,7 @@ def _convert_samples(name: str, x: np.ndarray) -> np.ndarray:
         raise DataError(
             f"{name} is of dtype {x.dtype}; cast it to uint8 (values 0..255) or float32"
         )
-    if x.ndim == _VECTOR_AXES:
+    if x.ndim != _IMAGE_AXES:
         return x.astype(np.float32)
     if x.dtype == np.uint8:
         return x
@@ -159,7 +132,7 @@ def _convert_samples(name: str, x: np.ndarray) -> np.ndarray:
         value = x.reshape(-1)[index]
         if not 0 <= value <= _PIXEL_MAX:
             raise DataError(
-                f"{name}[{_row(x, index)}] holds {value}, outside 0..255, as {x.dtype}; "
+                f"{name}, row {_row(x, index)}: it holds {value}, outside 0..255, as {x.dtype}; "
                 "scale the images to 0..255 as uint8, or cast them to float32"
             )
     return x.astype(np.uint8, copy=False)
@@ -174,7 +147,7 @@ def _convert_floats(name: str, x: np.ndarray) -> np.ndarray:
             return cast
     index = int(np.isfinite(cast).reshape(-1).argmin())
     raise DataError(
-        f"{name}[{_row(x, index)}] holds {x.reshape(-1)[index]}, not a finite float32; "
+        f"{name}, row {_row(x, index)}: it holds {x.reshape(-1)[index]}, not a finite float32; "
         "drop that row or fill in the value"
     )
 

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import functools
 import hashlib
+import inspect
 import json
 import mmap
 import os
@@ -28,6 +29,7 @@ from coterie.core import registry
 from coterie.core.errors import CheckpointError, ConfigError, DataError
 from coterie.core.files import replace_durably, sync_folder, write_durably
 from coterie.data import checks
+from coterie.data.labels import ClassNames
 
 _FORMAT = 1
 _SHORT = 16
@@ -36,8 +38,8 @@ _META = "meta.json"
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
-ClassNames = tuple[int | str, ...]  # as the labels were given, in the order of their numbers
 Kind = Literal["image", "signal", "table"]
+AnyKind = Literal["auto", "image", "signal", "table"]  # `data.kind`
 _KINDS: dict[int, Kind] = {1: "table", 2: "signal", 3: "image"}  # by the axes of a sample
 
 
@@ -58,10 +60,10 @@ class Groups:
 class Raw:
     """The output of a source: images (N, C, H, W), signals (N, C, T) or vectors (N, F).
 
-    Labels are 0..K-1, or -1 for a sample without one. `class_names` has the K classes as they were
-    given; if it is empty, their names are their numbers, counted from the training labels unless
-    `classes` says how many. `mean` and `std` are per channel; uint8 images are divided by 255
-    first. If both are empty there is no normalisation.
+    With `classes`, labels are numbers 0..K-1, or -1 for a sample without one; `class_names` may
+    name them. Otherwise labels are as a user gives them (`data.labels`), and are numbered later.
+    `mean` and `std` are per channel; uint8 images are divided by 255 first. If both are empty there
+    is no normalisation.
     """
 
     x_train: np.ndarray
@@ -77,7 +79,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Dataset(Raw):
-    """A checked data set, memory-mapped read-only: x is uint8 or float32, y is int64.
+    """A checked data set, memory-mapped read-only: x is uint8 or float32, y is int64, -1: no label.
 
     `fingerprint` is the SHA-256 of the description in meta.json and of the arrays, in their order.
     """
@@ -114,20 +116,24 @@ def default_cache() -> Path:
     return (Path(shared) if shared else Path.home() / ".cache") / "coterie"
 
 
-def load(name: str, root: str = "", cache: Path | None = None, resize: int = 0) -> Dataset:
+def load(
+    name: str, root: str = "", cache: Path | None = None, resize: int = 0, kind: AnyKind = "auto"
+) -> Dataset:
     """Load a data set by name; its files are decoded again only if one of them has changed.
 
     A source module has `read(root) -> Raw`, or `decode(root, resize, scratch) -> Raw` for image
-    files, whose arrays may be memory-mapped from the folder `scratch`. If it reads files it also
-    has `files(root)`: their paths, sizes and times are the key of the decoded copy.
+    files, whose arrays may be memory-mapped from the folder `scratch`. Both may also take the
+    `kind` of data that the user stated. If it reads files it also has `files(root)`: their paths,
+    sizes and times are the key of the decoded copy.
     """
     registry.check_known("data.name", name, names())
     source = import_module(f"coterie.data.sources.{name.replace('-', '_')}")
     checks.check_resize(name, resize, hasattr(source, "decode"))
+    stated = _state_kind(name, source, kind)
     folder = (cache or default_cache()).absolute()
     pointer = None
     if hasattr(source, "files"):
-        pointer = _find_pointer(folder, name, resize, _list_files(source, root))
+        pointer = _find_pointer(folder, name, (resize, *stated), _list_files(source, root))
     if pointer:
         # If the pointer is missing, or its folder is damaged, the data are only decoded again.
         with contextlib.suppress(OSError, ValueError, DataError):
@@ -136,11 +142,12 @@ def load(name: str, root: str = "", cache: Path | None = None, resize: int = 0) 
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(dir=folder, prefix=".", ignore_cleanup_errors=True) as scratch:
-                dataset = _cache(name, source.decode(root, resize, Path(scratch)), folder, root)
+                raw = source.decode(root, resize, Path(scratch), *stated)
+                dataset = _cache(name, raw, folder, root)
         except OSError as error:
             raise _unwritable(folder, error) from error
     else:
-        dataset = _cache(name, source.read(root), folder, root or name)
+        dataset = _cache(name, source.read(root, *stated), folder, root or name)
     if pointer:
         # The pointer only saves time, so a read-only cache that has the data will do.
         with contextlib.suppress(CheckpointError):
@@ -148,11 +155,14 @@ def load(name: str, root: str = "", cache: Path | None = None, resize: int = 0) 
     return dataset
 
 
-def store(name: str, raw: Raw, cache: Path | None = None) -> Dataset:
-    """Check the arrays, write them to the cache under a name, and memory-map them."""
+def store(name: str, raw: Raw, cache: Path | None = None, what: str = "") -> Dataset:
+    """Check the arrays, write them to the cache under a name, and memory-map them.
+
+    Errors begin with `what`, or with the name.
+    """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
         raise ConfigError(f"data.name={name!r} names a folder: use letters, digits, '-', '_', '.'")
-    return _cache(name, raw, (cache or default_cache()).absolute(), name)
+    return _cache(name, raw, (cache or default_cache()).absolute(), what or name)
 
 
 def open_cached(path: Path) -> Dataset:
@@ -200,12 +210,26 @@ def _list_files(source: ModuleType, root: str) -> tuple[Path, ...]:
         raise DataError(f"{root} cannot be read ({error}); check data.root") from error
 
 
-def _find_pointer(folder: Path, name: str, resize: int, files: Iterable[Path]) -> Path | None:
+def _state_kind(name: str, source: ModuleType, kind: AnyKind) -> tuple[AnyKind, ...]:
+    """Return the arguments that tell a source the kind of data: none if the user stated none."""
+    if kind == "auto":
+        return ()
+    reader = getattr(source, "decode", None) or source.read
+    if "kind" in inspect.signature(reader).parameters:
+        return (kind,)
+    if kind == "image":
+        return ()
+    raise ConfigError(f"data.kind = {kind!r}, and the data set {name!r} has images")
+
+
+def _find_pointer(
+    folder: Path, name: str, how: tuple[int | str, ...], files: Iterable[Path]
+) -> Path | None:
     """Return the path of the file that points from these files to their cache folder.
 
     It is None if one of the files cannot be accessed.
     """
-    key: list[object] = [_FORMAT, name, resize]
+    key: list[object] = [_FORMAT, name, *how]
     # Resolving a path is slow, and a hundred thousand images share a few folders.
     resolve = functools.cache(Path.resolve)
     for file in files:
@@ -227,13 +251,13 @@ def _unwritable(folder: Path, error: OSError) -> DataError:
 
 def _cache(name: str, raw: Raw, folder: Path, origin: str) -> Dataset:
     """Check the arrays, write them unless the same contents are cached already, and map them."""
-    arrays, classes = checks.check(origin, raw)
-    meta: dict[str, Any] = {"format": _FORMAT, "classes": classes}
+    arrays, names = checks.check(origin, raw)
+    meta: dict[str, Any] = {"format": _FORMAT, "classes": len(names)}
     meta |= {"mean": list(raw.mean), "std": list(raw.std)}
     if raw.groups is not None:
         meta["groups"] = list(raw.groups.names)
-    if raw.class_names and raw.class_names != tuple(range(classes)):
-        meta["class_names"] = list(raw.class_names)
+    if names != tuple(range(len(names))):
+        meta["class_names"] = list(names)
     meta["arrays"] = {
         array: {"shape": list(values.shape), "dtype": values.dtype.name}
         for array, values in arrays.items()

@@ -1,10 +1,17 @@
 """Measures of how much clients differ, from the number of samples by client and class."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 
-def measure(table: np.ndarray, sigma: float = 1e-6) -> dict[str, float]:
+def measure(
+    table: np.ndarray, sizes: Sequence[int] | None = None, sigma: float = 1e-6
+) -> dict[str, float]:
     """Measure a table of counts (clients x classes); clients without samples are left out.
+
+    `sizes` are those of the clients, where samples without a label are not in the table. Without
+    any label only `size_gini` is measured.
 
     With p_m the class shares of client m, p those of all samples together, M clients, K classes:
 
@@ -19,10 +26,12 @@ def measure(table: np.ndarray, sigma: float = 1e-6) -> dict[str, float]:
     - `size_gini`: Gini coefficient of the clients' sizes, 0 (equal) to 1 - 1/M.
     """
     counts = np.asarray(table, np.float64)
-    sizes = counts.sum(axis=1)
-    counts = counts[sizes > 0]
-    if not counts.size:
+    all_sizes = counts.sum(axis=1) if sizes is None else np.asarray(sizes, np.float64)
+    if not all_sizes.sum():
         raise ValueError("no client of the table has a sample")
+    counts = counts[counts.sum(axis=1) > 0]
+    if not counts.size:
+        return {"size_gini": _gini(all_sizes)}
     shares = counts / counts.sum(axis=1, keepdims=True)
     mix = counts.sum(axis=0) / counts.sum()
     entropies, half = entropy(shares), float(entropy(mix)) / 2
@@ -36,7 +45,7 @@ def measure(table: np.ndarray, sigma: float = 1e-6) -> dict[str, float]:
         "jensen_shannon": max(0.0, float((entropy(middle) - entropies / 2).mean()) - half),
         "earth_mover": float(np.abs(shares - mix).sum(axis=1).mean()),
         "effective_classes": float(np.exp2(entropies).mean()),
-        "size_gini": _gini(sizes),
+        "size_gini": _gini(all_sizes),
     }
 
 

@@ -14,6 +14,7 @@ from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.data.checks import NOBODY
 from coterie.data.datasets import Groups
+from coterie.data.labels import MISSING
 from coterie.data.skew import Labels, Shares, Shift, Skewed
 
 
@@ -65,10 +66,11 @@ class Partition:
         return sha.hexdigest()
 
     def class_table(self, labels: np.ndarray, classes: int) -> np.ndarray:
-        """Count the training samples by client (in order) and class."""
+        """Count the training samples by client (in order) and class, without unlabelled ones."""
         table = np.zeros((len(self.train), classes), np.int64)
         for row, share in zip(table, self.train.values(), strict=True):
-            row += np.bincount(labels[share], minlength=classes)
+            own = labels[share]
+            row += np.bincount(own[own >= 0], minlength=classes)
         return table
 
     def pack(self) -> dict[str, np.ndarray]:
@@ -97,6 +99,16 @@ class Partition:
             dict(zip(clients, test, strict=True)),
             tuple(names),
             {int(client): Shift.from_plain(plain) for client, plain in shifts.items()},
+        )
+
+    def restrict(self, train: Mapping[int, np.ndarray]) -> "Partition":
+        """Keep some clients, with other training samples; their test samples stay."""
+        names = dict(zip(self.clients, self.names, strict=True))
+        return Partition(
+            train,
+            {client: self.test[client] for client in train},
+            tuple(names[client] for client in train),
+            {client: self.shifts[client] for client in train if client in self.shifts},
         )
 
     def pooled(self) -> "Partition":
@@ -136,6 +148,7 @@ def divide(
     """
     if shape:
         scheme.check_shape(shape)
+    _check_labels(scheme, y_train)
     train = scheme.deal(y_train, classes, seed, groups)
     _check_shares(scheme, train, len(y_train))
     shifts = scheme.draw_shifts(tuple(train), classes, seed)
@@ -146,6 +159,19 @@ def divide(
             own = (np.flatnonzero(groups.test == group) for group in chosen)
             return Partition(train, dict(zip(train, own, strict=True)), names, shifts)
     return Partition(train, deal_test(train, y_train, y_test, classes), names, shifts)
+
+
+def _check_labels(scheme: Skewed, labels: Labels) -> None:
+    """Reject a rule that deals by class where labels are missing."""
+    missing = int((labels < 0).sum())
+    if not missing or not (scheme.labels or scheme.label_swap):
+        return
+    kind = type(scheme).__name__
+    what = f"the partition {kind}" if scheme.labels else "partition.label_swap"
+    raise ConfigError(
+        f"{what} needs the class of every sample, and {missing} of {len(labels)} training samples "
+        "have no label; use partition.kind=iid or quantity, or by-group for data of sites"
+    )
 
 
 def _check_shares(scheme: Skewed, train: Shares, samples: int) -> None:
@@ -179,13 +205,18 @@ def deal_test(train: Shares, y_train: Labels, y_test: Labels, classes: int) -> S
     """Deal the test samples of every class in proportion to the clients' training samples of it.
 
     The samples of a class, in order, are cut at the rounded cumulative shares, so that each is
-    dealt exactly once; a class that no client trains on is not dealt.
+    dealt exactly once; a class that no client trains on is not dealt. Samples without a label are
+    dealt as one more class; where only the test samples have none, by the clients' sizes.
     """
     clients = np.array(list(train), np.int64)
-    cumulative = np.cumsum(Partition(train, {}).class_table(y_train, classes), axis=0)
+    table = Partition(train, {}).class_table(y_train, classes)
+    unlabelled = np.array([np.count_nonzero(y_train[share] < 0) for share in train.values()])
+    sizes = np.array([len(share) for share in train.values()])
+    rest = unlabelled if unlabelled.any() else sizes
+    cumulative = np.cumsum(np.column_stack([table, rest]), axis=0)
     owner = np.full(len(y_test), NOBODY)
     for k in np.flatnonzero(cumulative[-1]):
-        members = np.flatnonzero(y_test == k)
+        members = np.flatnonzero(y_test == (k if k < classes else MISSING))
         total = cumulative[-1, k]
         # Integer rounding is exact, so that the last cut is len(members).
         cuts = (2 * cumulative[:, k] * len(members) + total) // (2 * total)

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -64,7 +64,9 @@ class Shift:
 
     def change_labels(self, labels: np.ndarray) -> np.ndarray:
         """Return the labels that this client uses."""
-        return np.array(self.classes, np.int64)[labels] if self.classes else labels
+        if not self.classes:
+            return labels
+        return np.where(labels < 0, labels, np.array(self.classes, np.int64)[labels])
 
     def describe(self) -> str:
         """Summarise the changes in a few words, for tables."""
@@ -95,6 +97,8 @@ class Skewed(ABC):
     over [-strength, strength] degrees), `style` (brightness, contrast and a gain per channel,
     drawn once per client). `label_swap` is the share of clients that exchange classes in pairs.
     """
+
+    labels: ClassVar[bool] = False  # whether it deals by class, and needs the label of every sample
 
     skew: Literal["none", "noise", "rotation", "style"] = "none"
     strength: NonNegative = 0.0

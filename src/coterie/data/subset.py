@@ -19,7 +19,8 @@ def select(
 
     `imbalance` rho makes a long tail (Cao et al. 2019): class k of K keeps
     n_max * rho^(-k / (K - 1)) samples, n_max being the size of the largest class. `limit` then
-    keeps that many of the rest, with classes as equal in size as they allow.
+    keeps that many of the rest, with classes as equal in size as they allow; samples without a
+    label count as one more class.
     """
     if not (np.isfinite(imbalance) and imbalance >= 1):
         raise ConfigError(f"data.imbalance={imbalance} must be 1 (no long tail) or more")
@@ -27,12 +28,17 @@ def select(
         raise ConfigError(f"data.limit={limit} must be 0 (all samples) or more")
     rows = np.arange(len(labels))
     if imbalance > 1:
+        if (missing := int((labels < 0).sum())) > 0:
+            raise ConfigError(
+                f"data.imbalance={imbalance} is for classes, and {missing} of {len(labels)} "
+                "training samples have no label; leave it out"
+            )
         sizes = shape_tail(np.bincount(labels, minlength=classes), imbalance)
         rows = _draw(rows, labels, sizes, seeds.generator(seed, "subset/imbalance"))
     if limit:
-        counts = np.bincount(labels[rows], minlength=classes)
-        sizes = share_equally(counts, limit)
-        rows = _draw(rows, labels, sizes, seeds.generator(seed, "subset/limit"))
+        numbers = labels if (labels >= 0).all() else labels + 1
+        sizes = share_equally(np.bincount(numbers[rows], minlength=classes), limit)
+        rows = _draw(rows, numbers, sizes, seeds.generator(seed, "subset/limit"))
     return rows
 
 
@@ -80,6 +86,19 @@ def set_aside(labels: np.ndarray, seed: int, share: float) -> tuple[np.ndarray, 
             f"data.holdout={share} leaves {len(kept)} of {classes} classes to train on; lower it"
         )
     return left, aside
+
+
+def hold_out_fifth(
+    labels: np.ndarray, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Split into sorted training and test indices: every fifth sample in the order of classes.
+
+    The order within a class is drawn. So a fifth of all, rounded down, is held out, and classes
+    lose their fifth as evenly as possible.
+    """
+    order = np.lexsort((random.permutation(len(labels)), labels))
+    test = np.sort(order[_TEST_SHARE - 1 :: _TEST_SHARE])
+    return np.setdiff1d(np.arange(len(labels)), test), test
 
 
 def hold_out(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

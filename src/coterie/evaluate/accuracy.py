@@ -25,6 +25,7 @@ class Accuracy(Evaluator):
     """How often the classifier is right."""
 
     needs = ("classifier",)
+    labels = True
 
     where: Where = "server"
     key: str = NAME
@@ -43,7 +44,7 @@ class Accuracy(Evaluator):
             right += int((logits.argmax(dim=1) == batch.y).sum())
             loss += float(F.cross_entropy(logits, batch.y, reduction="sum"))
             count += len(batch)
-        return {self.key: right / count, self.loss: loss / count}
+        return {self.key: right / count, self.loss: loss / count} if count else {}
 
     def summarise(self, scores: Scores) -> Mapping[str, float]:
         """Report mean, spread and worst decile of the accuracy, and the mean loss."""

@@ -83,5 +83,10 @@ class Geometry(LayerEvaluator):
         )
 
     @property
+    def headline(self) -> str:
+        """How far the representations are from a collapse."""
+        return f"{self._prefix}feature_std"
+
+    @property
     def _prefix(self) -> str:
         return "" if self.key == NAME else f"{self.key}_"

@@ -41,6 +41,8 @@ def vote(
 class Knn(LayerEvaluator):
     """How often the nearest training samples have the class of a test sample."""
 
+    labels = True
+
     k: fields.PositiveCount = 200
     temperature: fields.Positive = 0.1
     layer: Layer = "h"

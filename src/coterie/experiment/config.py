@@ -19,7 +19,8 @@ from coterie.data.partition import load_class
 from coterie.data.skew import Skewed
 from coterie.experiment import own
 from coterie.experiment.evaluators import make_evaluators
-from coterie.experiment.schema import validate, write_fields
+from coterie.experiment.given import GIVEN
+from coterie.experiment.schema import to_lists, validate, write_fields
 from coterie.experiment.tables import (
     SPELLING,
     TABLES,
@@ -36,9 +37,9 @@ from coterie.kit.method import FederatedEvaluator, Method
 from coterie.kit.objective import Objective
 from coterie.native.library import kernel_in_use
 
-GIVEN = "given"  # the data set of a run over arrays that Python code passed in
 _DEFAULT_CHOICE = {"partition": "dirichlet", "objective": "supervised", "method": "fedavg"}
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # keys that TOML takes without quotes
+_WITHOUT_CLASSIFIER = ("knn", "geometry")  # the evaluators of objectives without labels
 _UNHASHED = ("executor", "checkpoint", "record")
 _OF_METHOD = ("method", "objective", "server")
 _BASES: dict[str, type[Any]] = {"method": Method, "objective": Objective, "partition": object}
@@ -65,6 +66,19 @@ class Config:
     record: settings.RecordSettings
     evaluators: Mapping[str, Evaluator | FederatedEvaluator] = field(default_factory=dict)
     objects: Mapping[str, Any] = field(default_factory=dict)  # parts that only this process has
+    by_group: Mapping[str, Any] | None = None
+    """Keys of `by-group`, which divides data with groups; None: `[partition]` is meant for them."""
+
+    def with_part(self, table: str, part: Any, values: Mapping[str, Any]) -> "Config":
+        """Replace the part of a table, and the table by its values."""
+        changes: dict[str, Any] = {table: part, "tables": {**self.tables, table: dict(values)}}
+        return replace(self, **changes)
+
+    def update(self, table: str, **values: Any) -> "Config":
+        """Change fields of a plain table."""
+        part = replace(getattr(self, table), **values)
+        spelled = {SPELLING.get(name, name): to_lists(value) for name, value in values.items()}
+        return self.with_part(table, part, {**self.tables[table], **spelled})
 
     def hash(self) -> str:
         """Compute a hash that is equal for runs of the same experiment."""
@@ -130,8 +144,13 @@ def resolve_request(asked: Request) -> Config:
         else:
             built[table] = make_plain(table, asked.merge(table))
             resolved[table] = write_fields(built[table], SPELLING)
-    evaluators = make_evaluators(asked.merge("evaluate"))
-    resolved["evaluate"] |= evaluators.resolved
+    measured = _default_evaluators(asked.merge("evaluate"), built["objective"])
+    evaluators = make_evaluators(measured)
+    if "metric" not in measured:
+        first = next((part.headline for part in evaluators.made.values() if part.headline), "")
+        measured["metric"] = first or settings.EvaluateSettings.metric
+    built["evaluate"] = make_plain("evaluate", measured)
+    resolved["evaluate"] = write_fields(built["evaluate"], SPELLING) | evaluators.resolved
     objects |= {f"evaluate.{key}": evaluators.made[key] for key in evaluators.local}
     devices = (built["run"].device, *built["executor"].devices)
     changes: Tables = {
@@ -142,9 +161,36 @@ def resolve_request(asked: Request) -> Config:
     for table, values in changes.items():
         built[table] = replace(built[table], **values)
         resolved[table] |= values
-    config = Config(asked.name, resolved, **built, evaluators=evaluators.made, objects=objects)
+    config = Config(
+        asked.name,
+        resolved,
+        **built,
+        evaluators=evaluators.made,
+        objects=objects,
+        by_group=_read_by_group(asked),
+    )
     _check_together(config)
     return config
+
+
+def _default_evaluators(table: dict[str, Any], objective: Objective) -> dict[str, Any]:
+    """Fill in evaluators that suit the objective, where none are named."""
+    if "with" in table or objective.labels:
+        return table
+    return {**table, "with": list(_WITHOUT_CLASSIFIER)}
+
+
+def _read_by_group(asked: Request) -> Mapping[str, Any] | None:
+    """Return the keys of `by-group`, if the groups of the data are to be the clients.
+
+    The `[partition]` of a file counts for the data that the file names.
+    """
+    over = asked.changes.tables.get("partition", {})
+    if "kind" in over:
+        return None
+    named = asked.changes.tables.get("data", {}).get("name")
+    others = named is not None and named != asked.base("data").get("name")
+    return over if others or "kind" not in asked.base("partition") else None
 
 
 def _choose_executor(objects: Mapping[str, Any], asked: Request, kind: str) -> str:
@@ -208,12 +254,14 @@ def _check_together(config: Config) -> None:
             f"not with {objective!r}"
         )
     config.method.check(config.local)
-    if config.evaluate.last and config.evaluate.stop_at_target:
-        raise ConfigError(
-            "evaluate.last waits for the last round, which evaluate.stop_at_target may leave out: "
-            "choose one of them"
-        )
-    make_augment(config.objects.get("augment", config.data.augment))
+    for key in ("stop_at_target", "patience"):
+        if config.evaluate.last and getattr(config.evaluate, key, 0):
+            raise ConfigError(
+                f"evaluate.last waits for the last round, which evaluate.{key} may leave out: "
+                "choose one of them"
+            )
+    if config.data.augment != "auto":
+        make_augment(config.objects.get("augment", config.data.augment))
     if ":" not in config.net.backbone:
         registry.check_known("net.backbone", config.net.backbone, registry.names("nets/backbones"))
     if config.data.name != GIVEN and ":" not in config.data.name:

@@ -1,6 +1,5 @@
 """Prepares a run: loads and divides the data, builds the parts, checks all before it starts."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,19 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.core import exact, registry, seeds
-from coterie.core.errors import ConfigError, DataError
+from coterie.core import exact, seeds
+from coterie.core.errors import ConfigError
 from coterie.core.registry import Component
 from coterie.core.task import METHOD, Executor
-from coterie.data import datasets, partition
 from coterie.data.augment import make_augment
 from coterie.data.batches import DataShard
 from coterie.data.checks import NOBODY
 from coterie.data.datasets import Dataset
 from coterie.data.heterogeneity import measure
 from coterie.data.partition import Partition
-from coterie.data.sources.arrays import make_raw
-from coterie.data.subset import select, set_aside
 from coterie.engine.cohort import count_asked, count_invited, list_clients
 from coterie.engine.evaluation import Evaluation
 from coterie.engine.loop import Plan
@@ -31,12 +27,13 @@ from coterie.engine.spec import Parts, Spec
 from coterie.engine.tensorboard import check_installed
 from coterie.executors.processes import Processes
 from coterie.executors.serial import Serial
-from coterie.experiment.config import GIVEN, Config
+from coterie.experiment.config import Config
+from coterie.experiment.given import GIVEN, Divided
+from coterie.experiment.load_data import load_data
+from coterie.experiment.settle import settle
 from coterie.native.library import loaded
 from coterie.nets.heads import Network
 
-Given = tuple[Dataset, Partition]
-Samples = tuple[np.ndarray, np.ndarray]  # x and y
 _SITES = (GIVEN, "sites")  # data.name of data that must stay at their sites
 
 
@@ -50,17 +47,19 @@ class Experiment:
     spec: Spec
     parts: Parts
     holdout: np.ndarray  # training samples that are set aside
+    notes: tuple[str, ...] = ()  # what the user should know before the first round
 
     def summary(self) -> dict[str, Any]:
         """Summarise data and partition, for `partition.json`."""
         shares, dataset = self.partition, self.dataset
         table = shares.class_table(dataset.y_train, dataset.classes)
         return {
-            "heterogeneity": measure(table),
+            "heterogeneity": measure(table, [len(rows) for rows in shares.train.values()]),
             "dataset": dataset.name,
             "fingerprint": dataset.fingerprint,
             "digest": f"{shares.digest()}:{dataset.fingerprint}",
             "classes": dataset.classes,
+            "class_names": list(dataset.class_names),
             "clients": [
                 {"name": c.name, "train": c.examples, "test": c.tests, "classes": row.tolist()}
                 for c, row in zip(list_clients(shares), table, strict=True)
@@ -68,7 +67,7 @@ class Experiment:
         }
 
 
-def prepare(config: Config, folder: Path, given: Given | None = None) -> Experiment:
+def prepare(config: Config, folder: Path, given: Divided | None = None) -> Experiment:
     """Load the data, divide it, build the networks, and check that all fits together."""
     if config.record.tensorboard:
         check_installed()
@@ -79,7 +78,10 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
             raise ConfigError(
                 f"net.kernel = 'native' is for CPUs, and this run computes on {other}"
             )
-    dataset, shares, holdout = _load_data(config, given)
+    loaded = load_data(config, given)
+    dataset = loaded.dataset
+    settled = settle(loaded.config, dataset, loaded.shares)
+    config, shares = settled.config, settled.shares
     _check_augment(config, dataset)
     config.objective.check(tuple(dataset.shape))
     if config.method.pooled:
@@ -105,7 +107,7 @@ def prepare(config: Config, folder: Path, given: Given | None = None) -> Experim
     if _build_model(parts).unit_images:
         _check_units(config, dataset)
         dataset = dataset.without_normalisation()
-    experiment = Experiment(config, dataset, shares, spec, parts, holdout)
+    experiment = Experiment(config, dataset, shares, spec, parts, loaded.holdout, settled.notes)
     _check_evaluators(experiment)
     _check_cohort(experiment)
     _check_record(experiment)
@@ -148,87 +150,6 @@ def make_player(experiment: Experiment) -> Player:
     """Make a silent player in this process, for trials outside of a run."""
     serial = Serial(Site(experiment.spec, experiment.partition))
     return Player(experiment.parts, serial, Recorders(), experiment.config.server)
-
-
-def given_data(sites: Mapping[str, Samples], test: Samples | None, seed: int) -> Given:
-    """Store the arrays that Python code passed in, one pair a site, and make their partition."""
-    if not sites:
-        raise DataError("no site was given: pass {'name': (x, y), ...}")
-    kept: list[Samples] = []
-    held_out: list[Samples] = []
-    for index, (name, samples) in enumerate(sites.items()):
-        x, y = map(np.asarray, samples)
-        if not name or Path(name).name != name:  # its personal model becomes a file of that name
-            raise DataError(f"the site {name!r} needs a name that can be a file's")
-        if len(x) != len(y):
-            raise DataError(f"site {name!r} has {len(x)} samples and {len(y)} labels")
-        order = seeds.generator(seed, "hold-out", client=index).permutation(len(x))
-        out = 0 if test is not None else len(x) // 5
-        kept.append((x[order[out:]], y[order[out:]]))
-        held_out.append((x[order[:out]], y[order[:out]]))
-    tests = _join(held_out) if test is None else test
-    dataset = datasets.store(GIVEN, make_raw("the given arrays", *_join(kept), *tests))
-    train = _number(kept)
-    if test is None:  # what a site held out itself stays with it
-        dealt = _number(held_out)
-    else:
-        dealt = partition.deal_test(train, dataset.y_train, dataset.y_test, dataset.classes)
-    return dataset, Partition(train, dealt, tuple(sites))
-
-
-def _join(samples: list[Samples]) -> Samples:
-    """Concatenate the samples of all sites, and their labels."""
-    x, y = zip(*samples, strict=True)
-    return np.concatenate(x), np.concatenate(y)
-
-
-def _number(samples: list[Samples]) -> dict[int, np.ndarray]:
-    """Number the joined samples, site by site."""
-    ends = np.cumsum([len(y) for _, y in samples]).tolist()
-    return {i: np.arange(ends[i] - len(y), ends[i]) for i, (_, y) in enumerate(samples)}
-
-
-def _load_data(config: Config, given: Given | None) -> tuple[Dataset, Partition, np.ndarray]:
-    """Load the data set; decide who trains on what, and which training samples are set aside."""
-    settings, seed = config.data, config.run.seed
-    if given is None and ":" in settings.name:
-        given = _read_source(config)
-    if given is not None:
-        if settings.holdout:
-            raise ConfigError(
-                f"data.holdout={settings.holdout} is for data that Coterie divides; leave it out "
-                "with arrays that are divided already"
-            )
-        return *given, np.empty(0, np.int64)
-    if settings.name == GIVEN:
-        raise DataError("this run used arrays that a Python program passed in: resume it there")
-    dataset = datasets.load(settings.name, settings.root, resize=settings.resize)
-    left, holdout = set_aside(dataset.y_train, seed, settings.holdout)
-    labels, classes = dataset.y_train[left], dataset.classes
-    chosen = left[select(labels, classes, seed, settings.limit, settings.imbalance)]
-    labels, groups = dataset.y_train[chosen], dataset.groups
-    if groups is not None:
-        groups = replace(groups, train=groups.train[chosen])
-    shares = partition.divide(
-        config.partition, labels, dataset.y_test, classes, seed, groups, dataset.shape
-    )
-    shares = replace(shares, train={k: chosen[rows] for k, rows in shares.train.items()})
-    return dataset, shares, holdout
-
-
-def _read_source(config: Config) -> Given:
-    """Call the user's own data source, a function that takes `data.root`."""
-    name = config.data.name
-    source = config.objects.get("data") or registry.import_own(name, "data.name")
-    if not callable(source):
-        raise ConfigError(f"data.name = {name!r} must be a function that takes data.root")
-    sites = source(config.data.root)
-    if not isinstance(sites, Mapping):
-        raise DataError(
-            f"data.name = {name!r} must return what coterie.fit takes, {{'site': (x, y), ...}}, "
-            f"not a {type(sites).__name__}"
-        )
-    return given_data(sites, None, config.run.seed)
 
 
 def _device(key: str, name: str) -> str:

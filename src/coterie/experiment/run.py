@@ -26,12 +26,10 @@ from coterie.engine.play import Player
 from coterie.engine.record import Recorder, Recorders, RoundEvent
 from coterie.engine.spec import Parts
 from coterie.engine.tensorboard import TensorBoard
-from coterie.experiment.config import GIVEN, Config, load
+from coterie.experiment.config import Config, load
+from coterie.experiment.given import Divided
 from coterie.experiment.prepare import (
     Experiment,
-    Given,
-    Samples,
-    given_data,
     make_executor,
     make_plan,
     prepare,
@@ -94,7 +92,7 @@ def execute(
     resume: bool = False,
     allow_inexact: bool = False,
     recorders: Sequence[Recorder] = (),
-    given: Given | None = None,
+    given: Divided | None = None,
 ) -> Result:
     """Prepare, lock, start or resume, run to the end, write the outputs."""
     if resume and folder is None:
@@ -133,6 +131,8 @@ def _drive(
     recorders = Recorders([*listeners, *boards])
     if local := [k for k in experiment.config.objects if k not in ("partition", "data")]:
         recorders.note(f"{', '.join(local)} of this process only: executor.kind = serial")
+    for note in experiment.notes:
+        recorders.note(note)
     if experiment.dataset.groups and experiment.config.tables["partition"]["kind"] != "by-group":
         recorders.note("the data have clients of their own: partition.kind=by-group")
     plan = make_plan(experiment, folder)
@@ -231,23 +231,3 @@ def _embed(experiment: Experiment, folder: Path, weights: Tensors) -> None:
         path = folder / embedding.EMBEDDING
         embedding.write(path, net, samples, dataset.y_train, spec.seed)
     nets.release()
-
-
-def fit(
-    sites: Mapping[str, Samples],
-    *,
-    method: str = "fedavg",
-    test: Samples | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    recorders: Sequence[Recorder] = (),
-    **overrides: Any,
-) -> Result:
-    """Train on arrays in memory: samples and labels of each site, by its name.
-
-    Without `test`, a seeded fifth of every site's samples is held out. Everything else is as in
-    `run`; the configuration starts from the shipped one for the digits.
-    """
-    config = load(None, {"method": method, "data.name": GIVEN, **overrides})
-    given = given_data(sites, test, config.run.seed)
-    return execute(config, Path(out) if out else None, resume, False, recorders, given)

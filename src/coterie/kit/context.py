@@ -33,6 +33,9 @@ class Shard(Protocol):
     def labels(self) -> Tensor:
         """The training labels, by position in the shard."""
 
+    def labelled(self) -> "Shard":
+        """The same data without samples that have no label (-1)."""
+
     def batches(
         self, local: Local, views: tuple[str, ...], draw: Callable[[str], np.random.Generator]
     ) -> Iterator[Batch]:

@@ -20,6 +20,15 @@ class Evaluator(ABC):
     """
 
     where: Where = "server"
+    labels: bool | float = False
+    """True, or the share of the labels that it uses, if it needs labels: it then sees labelled
+    samples only, and is left out where there are none."""
+
+    @property
+    def headline(self) -> str:
+        """The metric that says most of the model, as a run reports it; "" if it is not known."""
+        key = str(getattr(self, "key", ""))
+        return f"client_{key}_mean" if key and self.where == "client" else key
 
     @property
     def needs(self) -> tuple[str, ...]:

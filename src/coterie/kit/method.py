@@ -40,6 +40,11 @@ class Method(ABC):
         check_rules(cls.reduce, cls.__name__)
 
     @property
+    def labels(self) -> bool:
+        """Whether it reads labels beside those that the objective reads."""
+        return False
+
+    @property
     def draws_fresh(self) -> bool:
         """Whether clients start from weights of their own (`ctx.fresh`)."""
         return False
@@ -107,9 +112,15 @@ class FederatedEvaluator(Method):
     """
 
     where: ClassVar[Literal["federated"]] = "federated"
+    labels = True  # like most; its clients then see labelled samples only
     own_models: bool = False
     """`begin` gets every client's own model where the method makes one, not the global one."""
     rounds: int = 1
+
+    @property
+    def headline(self) -> str:
+        """The metric that says most of the model; "" if it is not known."""
+        return str(getattr(self, "key", ""))
 
     @abstractmethod
     def start(self, nets: "Nets", weights: Tensors) -> ServerState:

@@ -33,6 +33,7 @@ class Objective(ABC):
     """A loss with the heads it needs. Its fields are its hyper-parameters."""
 
     views: ClassVar[tuple[str, ...]] = ("train",)  # the augmentation of each view
+    labels: ClassVar[bool] = False  # whether its loss reads `batch.y`
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Raise `ConfigError` where samples of this shape do not go with this objective."""

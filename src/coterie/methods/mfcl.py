@@ -95,6 +95,11 @@ class MFCL(Method):
                 "'epoch' every upload is one new pair of each image"
             )
 
+    @property
+    def labels(self) -> bool:
+        """Labels are read where they are sent."""
+        return self.share_labels
+
     def check(self, local: kit.Local) -> None:
         """Ask for the user's word that representations may leave their clients."""
         if not self.share_representations:

@@ -18,6 +18,8 @@ from coterie.kit import Backbone, Batch, Loss, Network, Objective, moon_projecto
 class Supervised(Objective):
     """Cross-entropy on labels."""
 
+    labels = True
+
     def build(self, backbone: Backbone, classes: int, projection: int) -> Network:
         """Build backbone, projector, classifier."""
         projector = moon_projector(backbone.width, projection) if projection else None

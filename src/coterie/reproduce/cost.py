@@ -27,7 +27,8 @@ from coterie.core.errors import RunFailed
 from coterie.core.formatting import TextTable
 from coterie.core.task import METHOD
 from coterie.experiment import config as configuration
-from coterie.experiment.prepare import given_data, make_player, prepare
+from coterie.experiment.given import divide_sites
+from coterie.experiment.prepare import make_player, prepare
 from coterie.experiment.tables import Tables
 from coterie.kit.networks import Nets
 from coterie.kit.stages import plan_rounds
@@ -65,7 +66,7 @@ def legs(config: configuration.Config, cost: Cost) -> list[Leg]:
     alone: Tables = {"partition": {"kind": "iid"}, "local": tasks, "data": data}
     tables = configuration.resolve(config.tables, alone)
     with TemporaryDirectory() as folder, exact.exact_arithmetic():
-        experiment = prepare(tables, Path(folder), given_data({"client": (x, y)}, (x, y), 0))
+        experiment = prepare(tables, Path(folder), divide_sites({"client": (x, y)}, (x, y), 0))
         player, parts = make_player(experiment), experiment.parts
         server, counted = parts.start(), list[Leg]()
         planned = plan_rounds(parts.stages(METHOD), 1, config.run.seed)

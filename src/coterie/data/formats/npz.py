@@ -1,7 +1,7 @@
-"""Arrays of .npz files, with the channels of images moved to the front."""
+"""Arrays of .npz files, and the layouts of samples that users have."""
 
 import zlib
-from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -9,54 +9,72 @@ import numpy as np
 
 from coterie.core.errors import DataError
 from coterie.data import checks
+from coterie.data.datasets import AnyKind
 
 # What numpy and zipfile raise on files that are truncated, altered, encrypted or not .npz.
 _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, BadZipFile, zlib.error)
-_GREY_AXES, _IMAGE_AXES = 3, 4
+_TABLE_AXES, _SIGNAL_AXES, _IMAGE_AXES = 2, 3, 4
+_AXES = {"table": (_TABLE_AXES,), "signal": (_SIGNAL_AXES,), "image": (_SIGNAL_AXES, _IMAGE_AXES)}
 
 
-def read(path: Path, choices: Iterable[tuple[str, ...]]) -> dict[str, np.ndarray]:
-    """Read the first set of arrays that the file has completely; pickled objects are rejected."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrays:
+    """The arrays of one file, as they are in it; only the samples must be there."""
+
+    x: np.ndarray
+    y: np.ndarray | None = None
+    x_test: np.ndarray | None = None
+    y_test: np.ndarray | None = None
+    part: str = ""  # of the names of x and y in the file: "" or "_train"
+
+
+def read(path: Path) -> Arrays:
+    """Read `x`, or `x_train`, with what there is of labels and test arrays; no pickled objects."""
     try:
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise ValueError("it is a single array")
-            missing = ""
-            for names in choices:
-                absent = [name for name in names if name not in archive]
-                if not absent:
-                    return {name: archive[name] for name in names}
-                missing = missing or absent[0]
+            part = "_train" if "x_train" in archive else ""
+            names = {"x": f"x{part}", "y": f"y{part}", "x_test": "x_test", "y_test": "y_test"}
+            if f"x{part}" in archive and not ("y_test" in archive and "x_test" not in archive):
+                found = {key: archive[name] for key, name in names.items() if name in archive}
+                return Arrays(**found, part=part)
+            missing = "x" if f"x{part}" not in archive else "x_test"
             have = ", ".join(archive.files) or "nothing"
     except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
             f"{path} cannot be read as an .npz file of plain arrays ({reason}); write it again "
-            "with np.savez(FILE, x_train=..., y_train=..., x_test=..., y_test=...)"
+            "with np.savez(FILE, x=..., y=...), or without y"
         ) from error
     raise DataError(f"{path} has no array {missing!r} (it has: {have}); add it with np.savez")
 
 
-def channels_first(origin: str, train: np.ndarray, test: np.ndarray) -> list[np.ndarray]:
-    """Move the channels of both arrays to the front, judging by the training shape."""
-    if train.ndim != test.ndim:
-        raise DataError(
-            f"{origin}: x_test has shape {test.shape} and x_train {train.shape}; "
-            "give both the same layout"
-        )
-    if train.ndim == _GREY_AXES:
-        return [train[:, np.newaxis], test[:, np.newaxis]]
-    if train.ndim != _IMAGE_AXES:
-        return [train, test]
-    first, last = train.shape[1] in checks.CHANNELS, train.shape[3] in checks.CHANNELS
+def arrange(x: np.ndarray, name: str, kind: AnyKind = "auto") -> np.ndarray:
+    """Bring samples to (N, C, H, W) for images, (N, C, T) for signals, (N, F) for tables.
+
+    Images may be (N, H, W), (N, H, W, C) or (N, C, H, W). Errors begin with `name`.
+    """
+    if kind != "auto" and x.ndim not in _AXES[kind]:
+        raise DataError(f"{name} has shape {x.shape}, which is no {kind}; change data.kind")
+    if x.ndim == _SIGNAL_AXES and kind != "signal":
+        if kind == "auto" and x.dtype.kind not in "iu":
+            raise DataError(
+                f"{name} has {x.dtype} of shape {x.shape}, which may be grey images or signals; "
+                "say data.kind=image or data.kind=signal (channels x time)"
+            )
+        return x[:, np.newaxis]
+    if x.ndim != _IMAGE_AXES:
+        return x
+    first, last = x.shape[1] in checks.CHANNELS, x.shape[3] in checks.CHANNELS
     if first and last:
         raise DataError(
-            f"{origin}: x_train has shape {train.shape}, in which both (N, channels, height, "
-            "width) and (N, height, width, channels) can be read; pad or crop the images so that "
+            f"{name} has shape {x.shape}, in which both (N, channels, height, width) and "
+            "(N, height, width, channels) can be read; pad or crop the images so that "
             "only the channel axis is 1, 3 or 4 long, or leave the axis out for grey images"
         )
-    return [x.transpose(0, 3, 1, 2) if last else x for x in (train, test)]
+    return x.transpose(0, 3, 1, 2) if last else x
 
 
 def default_statistics(x: np.ndarray) -> tuple[float, ...]:

@@ -24,6 +24,8 @@ class BalancedDirichlet(DirichletRule):
     largest fractions were cut off, the rest class by class. No draw can fail.
     """
 
+    labels = True
+
     def deal(self, labels: Labels, classes: int, seed: int, groups: Groups | None = None) -> Shares:
         """Assign training indices to every client."""
         require_enough(len(labels), self.clients, self.min_samples)

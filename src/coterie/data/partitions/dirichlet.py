@@ -24,6 +24,8 @@ class Dirichlet(DirichletRule):
     this is kept because the authors' partitions have it. Shares are not of equal size.
     """
 
+    labels = True
+
     def deal(self, labels: Labels, classes: int, seed: int, groups: Groups | None = None) -> Shares:
         """Assign training indices to every client."""
         totals = np.bincount(labels, minlength=classes)

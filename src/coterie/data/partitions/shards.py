@@ -20,6 +20,8 @@ class Shards(Skewed):
     most, deal the shards at random: most clients then have samples of two classes.
     """
 
+    labels = True
+
     clients: PositiveCount = 10
     shards_per_client: PositiveCount = 2
     min_samples: PositiveCount = 1

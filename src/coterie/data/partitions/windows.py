@@ -29,6 +29,8 @@ class Windows(Skewed):
     floor(|class| / w) samples with `equal`, else with the remainder dealt to the first holders.
     """
 
+    labels = True
+
     scenario: Annotated[int, Ge(1), Le(_SMALL + _LARGE)] = 2
     rule: Literal["table", "plain"] = "table"
     equal: bool = True

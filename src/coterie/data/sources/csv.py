@@ -1,4 +1,7 @@
-"""`csv`: images listed in CSV files with the user that each belongs to, such as GLD-23K."""
+"""`csv`: images listed in CSV files with the user that each belongs to, such as GLD-23K.
+
+Without a column `class`, or where it is empty, images have no label.
+"""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -14,6 +17,7 @@ from coterie.data.checks import NOBODY
 from coterie.data.datasets import Groups, Raw
 from coterie.data.formats import images, locate
 from coterie.data.formats.images import LabelledFiles
+from coterie.data.labels import MISSING
 
 _TEST_SHARE = 5  # every fifth sample of a user is held out
 _USER, _IMAGE, _CLASS = "user_id", "image_id", "class"
@@ -42,7 +46,7 @@ def decode(root: str, resize: int, scratch: Path) -> Raw:
     model; the listed test samples are for the global model.
     """
     listed, test = _read_listings(locate.require_own("csv", root))
-    classes = locate.sort_names(row.label for row in listed + test)
+    classes = locate.sort_names(row.label for row in listed + test if row.label)
     users = locate.sort_names(row.user for row in listed)
     train, own = _hold_out(listed)
     for_train, for_test = (
@@ -53,7 +57,7 @@ def decode(root: str, resize: int, scratch: Path) -> Raw:
     of_test = np.concatenate([np.full(len(test), NOBODY), of_own]) if own else of_own
     groups = Groups(of_train, of_test, tuple(users))
     raw = images.decode(for_train, for_test, resize, scratch)
-    return replace(raw, classes=len(classes), groups=groups)
+    return replace(raw, classes=len(classes), class_names=tuple(classes), groups=groups)
 
 
 def _hold_out(rows: Sequence[_Row]) -> tuple[list[_Row], list[_Row]]:
@@ -100,7 +104,7 @@ def _find_listing(root: Path, part: str) -> Path:
 
 def _read(listing: Path, folder: Path, known: dict[str, Path]) -> list[_Row]:
     """Read the rows of a CSV file; test samples need no user."""
-    needed = [_IMAGE, _CLASS] if "test" in listing.name.lower() else [_USER, _IMAGE, _CLASS]
+    needed = [_IMAGE] if "test" in listing.name.lower() else [_USER, _IMAGE]
     rows = []
     try:
         with listing.open(newline="", encoding="utf-8-sig") as stream:
@@ -114,7 +118,9 @@ def _read(listing: Path, folder: Path, known: dict[str, Path]) -> list[_Row]:
                     )
             for row in reader:
                 values = {column: (row[column] or "").strip() for column in needed}
-                rows.append(_make_row(values, f"{listing}:{reader.line_num}", folder, known))
+                label = (row.get(_CLASS) or "").strip()
+                place = f"{listing}:{reader.line_num}"
+                rows.append(_make_row(values, label, place, folder, known))
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{listing} cannot be read ({error}); write it as UTF-8 CSV") from error
     if not rows:
@@ -122,7 +128,9 @@ def _read(listing: Path, folder: Path, known: dict[str, Path]) -> list[_Row]:
     return rows
 
 
-def _make_row(values: dict[str, str], origin: str, folder: Path, known: dict[str, Path]) -> _Row:
+def _make_row(
+    values: dict[str, str], label: str, origin: str, folder: Path, known: dict[str, Path]
+) -> _Row:
     for column, value in values.items():
         if not value:
             raise DataError(f"{origin}: {column} is empty; fill it in or remove the row")
@@ -130,10 +138,10 @@ def _make_row(values: dict[str, str], origin: str, folder: Path, known: dict[str
     path = known.get(image) or known.get(Path(image).stem)
     if path is None:
         raise DataError(f"{origin}: {folder} has no image {image!r}; add it or remove the row")
-    return _Row(values.get(_USER, ""), values[_CLASS], path)
+    return _Row(values.get(_USER, ""), label, path)
 
 
 def _number(values: Iterable[str], names: Sequence[str]) -> np.ndarray:
-    """Replace every value by its position among the names."""
-    positions = {name: position for position, name in enumerate(names)}
+    """Replace every value by its position among the names; -1 for an empty one."""
+    positions = {name: position for position, name in enumerate(names)} | {"": MISSING}
     return np.array([positions[value] for value in values], np.int64)

@@ -1,4 +1,4 @@
-"""`folder`: your own images, one folder per class; Tiny-ImageNet as it is unpacked."""
+"""`folder`: your own images, one folder per class or without labels; Tiny-ImageNet unpacked."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,4 +15,5 @@ def files(root: str) -> tuple[Path, ...]:
 def decode(root: str, resize: int, scratch: Path) -> Raw:
     """Decode all images; classes are numbered in the order of their names."""
     (train,), (test,), classes = tree.label([tree.read(locate.require_own("folder", root))])
-    return replace(images.decode(train, test, resize, scratch), classes=classes)
+    raw = images.decode(train, test, resize, scratch)
+    return replace(raw, classes=len(classes), class_names=classes)

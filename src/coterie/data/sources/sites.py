@@ -1,4 +1,4 @@
-"""`sites`: one folder of images, or one .npz file, per client."""
+"""`sites`: one folder of images, or one .npz file, per client; with labels or without."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -7,13 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from coterie.core.errors import ConfigError, DataError
-from coterie.data import checks
-from coterie.data.datasets import Groups, Raw
+from coterie.data import labels
+from coterie.data.datasets import AnyKind, Groups, Raw
 from coterie.data.formats import images, locate, npz, tree
 from coterie.data.formats.images import LabelledFiles
-from coterie.data.subset import hold_out
-
-_CHOICES = (checks.ARRAYS, ("x_train", "y_train"), ("x", "y"))
+from coterie.data.sources.arrays import make_raw
 
 
 def files(root: str) -> tuple[Path, ...]:
@@ -24,17 +22,18 @@ def files(root: str) -> tuple[Path, ...]:
     return tuple(path for site in sites.values() for path in tree.read(site).paths())
 
 
-def decode(root: str, resize: int, scratch: Path) -> Raw:
+def decode(root: str, resize: int, scratch: Path, kind: AnyKind = "auto") -> Raw:
     """Read all samples of all sites, with the site as their group."""
     sites = _list_sites(locate.require_own("sites", root))
     first = next(iter(sites.values()))
     if not first.is_file():
+        _refuse_kind(kind, root)
         return _read_folders(sites, resize, scratch)
     if resize:
         raise ConfigError(
             f"data.resize={resize} is for image files, and {first} is not one; leave it out"
         )
-    return _read_archives(sites)
+    return _read_archives(sites, kind)
 
 
 def _list_sites(root: Path) -> dict[str, Path]:
@@ -59,7 +58,8 @@ def _read_folders(sites: Mapping[str, Path], resize: int, scratch: Path) -> Raw:
     train, test, classes = tree.label([tree.read(path) for path in sites.values()])
     raw = images.decode(_join(train), _join(test), resize, scratch)
     lengths = [[len(site.paths) for site in part] for part in (train, test)]
-    return replace(raw, classes=classes, groups=_make_groups(sites, *lengths))
+    groups = _make_groups(sites, *lengths)
+    return replace(raw, classes=len(classes), class_names=classes, groups=groups)
 
 
 def _join(parts: Sequence[LabelledFiles]) -> LabelledFiles:
@@ -67,38 +67,39 @@ def _join(parts: Sequence[LabelledFiles]) -> LabelledFiles:
     return LabelledFiles([path for part in parts for path in part.paths], labels)
 
 
-def _read_archives(sites: Mapping[str, Path]) -> Raw:
-    parts = {path: _read_arrays(path) for path in sites.values()}
-    start, (first, *_) = next(iter(parts.items()))
-    for path, (x, *_) in parts.items():
-        if x.shape[1:] != first.shape[1:] or x.dtype != first.dtype:
+def _read_archives(sites: Mapping[str, Path], kind: AnyKind) -> Raw:
+    parts = {str(path): make_raw(str(path), npz.read(path), kind) for path in sites.values()}
+    return join_sites(sites, parts)
+
+
+def join_sites(names: Iterable[str], parts: Mapping[str, Raw]) -> Raw:
+    """Join the arrays of sites, which errors call by the keys of `parts`, with sites as groups."""
+    start, first = next(iter(parts.items()))
+    for origin, part in parts.items():
+        x, form = part.x_train, (first.x_train.shape[1:], first.x_train.dtype)
+        if (x.shape[1:], x.dtype) != form:
             raise DataError(
-                f"{path}: samples are {x.dtype} {x.shape[1:]}, and those of "
-                f"{start} {first.dtype} {first.shape[1:]}; give all sites the same form"
+                f"{origin}: samples are {x.dtype} {x.shape[1:]}, and those of {start} {form[1]} "
+                f"{form[0]}; give all sites the same form"
             )
-    lengths = ([len(part[index]) for part in parts.values()] for index in (0, 2))
-    groups = _make_groups(sites, *lengths)
-    x_train, y_train, x_test, y_test = map(np.concatenate, zip(*parts.values(), strict=True))
-    half = npz.default_statistics(first)
+    raws = parts.values()
+    groups = _make_groups(names, *([len(x) for x in p] for p in _samples(raws)))
+    x_train, x_test = map(np.concatenate, _samples(raws))
+    y_train = labels.join({origin: part.y_train for origin, part in parts.items()})
+    y_test = labels.join({origin: part.y_test for origin, part in parts.items()})
+    half = first.mean
     return Raw(x_train, y_train, x_test, y_test, mean=half, std=half, groups=groups)
 
 
-def _read_arrays(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Read training and test arrays of one site; without test arrays a fifth is held out."""
-    arrays = npz.read(path, _CHOICES)
-    part = "" if "x" in arrays else "_train"
-    x, y = arrays[f"x{part}"], arrays[f"y{part}"]
-    y_test = arrays.get("y_test", y)
-    x, x_test = npz.channels_first(str(path), x, arrays.get("x_test", x))
-    try:
-        checks.check_part(part, x, y)
-        checks.check_part("_test", x_test, y_test)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
-    if "x_test" in arrays:
-        return x, y, x_test, y_test
-    train, test = hold_out(y)
-    return x[train], y[train], x[test], y[test]
+def _samples(parts: Iterable[Raw]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The training and the test samples of every part."""
+    return [part.x_train for part in parts], [part.x_test for part in parts]
+
+
+def _refuse_kind(kind: AnyKind, root: str) -> None:
+    """Reject a stated kind of data that folders of images are not."""
+    if kind not in ("auto", "image"):
+        raise ConfigError(f"data.kind = {kind!r}, and {root} has folders of images")
 
 
 def _make_groups(names: Iterable[str], train: Sequence[int], test: Sequence[int]) -> Groups:

@@ -1,0 +1,155 @@
+"""Labels: from what users have (integers, whole floats, booleans, text) to numbers 0..K-1.
+
+A sample without a label has None, NaN, -1 or an empty text; inside Coterie its number is -1.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from coterie.core.errors import DataError
+from coterie.data.formats.locate import sort_names
+
+MISSING = -1
+_NO_TEXT = ""
+_REGRESSION = "classes are integers or text; predicting amounts (regression) is not supported"
+
+ClassNames = tuple[int | str, ...]  # as the labels were given, in the order of their numbers
+
+
+def clean(values: Any, samples: int, name: str = "the labels") -> np.ndarray:
+    """Bring the labels of `samples` samples to int64 with -1, or to text with "", for missing ones.
+
+    Errors begin with `name`. With `values` None all labels are missing.
+    """
+    if values is None:
+        return np.full(samples, MISSING, np.int64)
+    given = np.asarray(values, dtype=object) if isinstance(values, list) else np.asarray(values)
+    if given.ndim != 1:
+        remedy = "use .ravel()" if given.size == samples else "use .argmax(axis=1) if it is one-hot"
+        raise DataError(f"{name} has shape {given.shape} instead of ({samples},); {remedy}")
+    if len(given) != samples:
+        raise DataError(
+            f"{name} has {len(given)} entries for {samples} samples; give every sample one label"
+        )
+    if given.dtype.kind in "OTSV":
+        return _clean_objects(given, name)
+    if given.dtype.kind == "U":
+        return np.asarray(np.char.strip(given))
+    if given.dtype.kind == "b":
+        return given.astype(np.int64)
+    if given.dtype.kind == "f":
+        return _clean_floats(given, name)
+    if given.dtype.kind not in "iu":
+        raise DataError(f"{name} is of dtype {given.dtype}; {_REGRESSION}")
+    return _check_range(given, name).astype(np.int64)
+
+
+def _clean_floats(given: np.ndarray, name: str) -> np.ndarray:
+    known = ~np.isnan(given)
+    broken = np.flatnonzero(known & (given != np.floor(given)))
+    if broken.size:
+        raise DataError(
+            f"{name}, row {broken[0]}: the label is {given[broken[0]]:g}; {_REGRESSION}"
+        )
+    whole = np.where(known, given, MISSING)
+    return _check_range(whole, name).astype(np.int64)
+
+
+def _check_range(given: np.ndarray, name: str) -> np.ndarray:
+    """Reject integers below -1, which are neither a class nor a missing label."""
+    if given.size and (given.min() < MISSING or given.max() > np.iinfo(np.int64).max):
+        row = int(given.argmin() if given.min() < MISSING else given.argmax())
+        raise DataError(
+            f"{name}, row {row}: the label is {given[row]}; number classes from 0, and write -1 "
+            "where there is none"
+        )
+    return given
+
+
+def _clean_objects(given: np.ndarray, name: str) -> np.ndarray:
+    """Clean labels of mixed types, one by one."""
+    entries: list[int | str | None] = []
+    for row, value in enumerate(given.tolist()):
+        if isinstance(value, bytes):
+            value = value.decode(errors="replace")
+        if value is None or value != value or type(value).__name__ == "NAType":  # None, NaN, NA
+            entries.append(None)
+        elif isinstance(value, str):
+            entries.append(value.strip())
+        elif isinstance(value, int | float | np.number) and value == int(value):
+            entries.append(int(value))
+        else:
+            raise DataError(f"{name}, row {row}: the label is {value!r}; {_REGRESSION}")
+    texts = [isinstance(entry, str) for entry in entries if entry is not None]
+    if any(texts) and not all(texts):
+        row = next(r for r, entry in enumerate(entries) if isinstance(entry, int))
+        raise DataError(
+            f"{name}, row {row}: the label is the number {entries[row]!r} among text; write all "
+            "labels as numbers or all as text"
+        )
+    if any(texts):
+        return np.array([_NO_TEXT if e is None else e for e in entries], dtype=np.str_)
+    whole = np.array([MISSING if e is None else e for e in entries], dtype=np.int64)
+    return _check_range(whole, name)
+
+
+def known(labels: np.ndarray) -> np.ndarray:
+    """Which of cleaned labels are there."""
+    return np.asarray(labels != (_NO_TEXT if labels.dtype.kind == "U" else MISSING))
+
+
+def join(parts: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Concatenate cleaned labels, by where they come from; a part without labels fits any other."""
+    labelled = {origin: part for origin, part in parts.items() if known(part).any()}
+    kinds = {part.dtype.kind: origin for origin, part in labelled.items()}
+    if len(kinds) > 1:
+        raise DataError(
+            f"{kinds['U']} has text for labels and {kinds['i']} numbers; write all labels as "
+            "numbers or all as text"
+        )
+    empty = _NO_TEXT if "U" in kinds else MISSING
+    filled = [part if o in labelled else np.full(len(part), empty) for o, part in parts.items()]
+    return np.concatenate(filled)
+
+
+def encode(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray, ClassNames]:
+    """Number the classes of cleaned labels in their order; return both parts and the classes.
+
+    The classes are those of the training labels. Without any, they are those of the test labels.
+    """
+    seen = train[known(train)]
+    names = _sort(seen if seen.size else test[known(test)])
+    return number(train, names, "y_train"), number(test, names, "y_test"), names
+
+
+def _sort(labels: np.ndarray) -> ClassNames:
+    distinct = np.unique(labels).tolist()
+    return tuple(sort_names(distinct) if labels.dtype.kind == "U" else distinct)
+
+
+def number(labels: np.ndarray, names: ClassNames, name: str = "the labels") -> np.ndarray:
+    """Number cleaned labels by known classes; a label of another class is refused."""
+    numbers = np.full(len(labels), MISSING, np.int64)
+    rows = np.flatnonzero(known(labels))
+    if not rows.size:
+        return numbers
+    classes = np.array(names or [_NO_TEXT])
+    if classes.dtype.kind != labels.dtype.kind:
+        raise _unknown(labels, rows[0], names, name)
+    order = np.argsort(classes)
+    slots = np.searchsorted(classes, labels[rows], sorter=order)
+    numbers[rows] = order[np.minimum(slots, len(order) - 1)]
+    strange = rows[classes[numbers[rows]] != labels[rows]]
+    if strange.size:
+        raise _unknown(labels, strange[0], names, name)
+    return numbers
+
+
+def _unknown(labels: np.ndarray, row: int, names: ClassNames, name: str) -> DataError:
+    shown = ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
+    return DataError(
+        f"{name}, row {row}: the label is {labels[row].item()!r}, and the classes of the training "
+        f"data are: {shown or 'none'}; give training samples of that class or drop it"
+    )

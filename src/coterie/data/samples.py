@@ -1,0 +1,151 @@
+"""Samples that a Python program passes in: arrays, tensors, lists, data frames, torch data sets.
+
+A tuple of two is (x, y); everything else is x alone. A text or path names files, as on the command
+line.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.core.errors import DataError
+
+_PAIR = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """Samples and labels as arrays, in the user's own layout."""
+
+    x: np.ndarray
+    y: Any = None  # None: no labels
+    names: Sequence[str] = ()  # of the samples, where they have any: paths of image files
+
+
+def read_samples(given: Any, *, label: str | None = None, name: str = "the samples") -> Given:
+    """Read what a user passed in; `label` is the column of a data frame that has the labels.
+
+    Errors begin with `name`.
+    """
+    if isinstance(given, Given):
+        return given
+    if isinstance(given, str | os.PathLike):
+        from coterie.data.inputs import read_path
+
+        files = read_path(given)
+        return Given(files.x, files.y, files.names)
+    if isinstance(given, tuple):
+        if len(given) != _PAIR:
+            raise DataError(
+                f"{name}: a tuple is (x, y), and this one has {len(given)} entries; give a list "
+                "for samples alone"
+            )
+        x, y = given
+        return Given(_read_array(x, name), None if y is None else _read_labels(y, name))
+    if is_frame(given):
+        return _read_frame(given, label, name)
+    if _is_dataset(given):
+        return _read_dataset(given, name)
+    return Given(_read_array(given, name))
+
+
+def is_frame(given: Any) -> bool:
+    """Whether this is a data frame, of pandas or another library with the same methods."""
+    return hasattr(given, "columns") and hasattr(given, "to_numpy")
+
+
+def split_frame(frame: Any, site: str) -> dict[str, Any]:
+    """Split a data frame by its column `site` into one per site, in the order of their names."""
+    _require_column(frame, site, "site")
+    column = np.asarray(frame[site].to_numpy())
+    if (absent := [r for r, v in enumerate(column.tolist()) if v is None or v != v]) != []:
+        raise DataError(f"row {absent[0]}, column {site!r}: the site is missing; fill it in")
+    names = sorted(set(column.tolist()))
+    rest = frame.drop(columns=[site])
+    return {str(name): rest[column == name] for name in names}
+
+
+def _read_frame(frame: Any, label: str | None, name: str) -> Given:
+    """Read the columns of a data frame as features, apart from the label."""
+    y = None
+    if label is not None:
+        _require_column(frame, label, "label")
+        y, frame = frame[label].to_numpy(), frame.drop(columns=[label])
+    columns = []
+    for column in frame.columns:
+        values = np.asarray(frame[column].to_numpy())
+        if values.dtype.kind not in "biuf":
+            values = _read_numbers(values, f"{name}, column {column!r}")
+        columns.append(values.astype(np.float64))
+    if not columns:
+        raise DataError(f"{name}: the data frame has no column of features")
+    return Given(np.column_stack(columns).astype(np.float32), y)
+
+
+def _read_numbers(values: np.ndarray, name: str) -> np.ndarray:
+    try:
+        return values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{name}: {values[0]!r} is not a number; drop the column or encode it as numbers"
+        ) from error
+
+
+def _require_column(frame: Any, column: str, argument: str) -> None:
+    if column not in frame.columns:
+        have = ", ".join(map(str, frame.columns))
+        raise DataError(f"{argument}={column!r} is no column of the data frame; it has: {have}")
+
+
+def _is_dataset(given: Any) -> bool:
+    """Whether this is a torch `Dataset`: items by number, and a length."""
+    plain = isinstance(given, list | np.ndarray | Mapping) or hasattr(given, "__array__")
+    return not plain and hasattr(given, "__getitem__") and hasattr(given, "__len__")
+
+
+def _read_dataset(given: Any, name: str) -> Given:
+    """Read all items of a torch `Dataset` of x or (x, y)."""
+    items = [given[number] for number in range(len(given))]
+    paired = [isinstance(item, tuple | list) for item in items]
+    if any(paired) and not all(len(item) == _PAIR for item in items):
+        raise DataError(f"{name}: the items of a data set are x or (x, y), all of one form")
+    if not any(paired):
+        return Given(_read_array(items, name))
+    samples, labels = zip(*items, strict=True)
+    return Given(_read_array(list(samples), name), _read_labels(list(labels), name))
+
+
+def _read_array(values: Any, name: str) -> np.ndarray:
+    if is_frame(values):
+        return _read_frame(values, None, name).x
+    try:
+        if isinstance(values, list):
+            return np.stack([_to_numpy(value) for value in values]) if values else np.empty((0, 0))
+        return _to_numpy(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{name} cannot be read as an array of equal samples ({reason})") from error
+
+
+def _read_labels(values: Any, name: str) -> Any:
+    try:
+        if isinstance(values, list | tuple):
+            return [_to_scalar(value) for value in values]
+        return _to_numpy(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{name}: the labels cannot be read ({error})") from error
+
+
+def _to_numpy(values: Any) -> np.ndarray:
+    if hasattr(values, "detach"):  # a tensor, perhaps on a GPU or with gradients
+        values = values.detach().cpu().numpy()
+    elif hasattr(values, "to_numpy"):  # a column of a data frame
+        values = values.to_numpy()
+    return np.asarray(values)
+
+
+def _to_scalar(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value

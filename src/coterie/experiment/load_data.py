@@ -1,0 +1,69 @@
+"""Loads the data of a configuration, and divides them among clients."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from coterie.core import registry
+from coterie.core.errors import ConfigError, DataError
+from coterie.data import datasets, partition
+from coterie.data.datasets import Dataset
+from coterie.data.partition import Partition
+from coterie.data.subset import select, set_aside
+from coterie.experiment.config import Config
+from coterie.experiment.given import GIVEN, Divided, divide_sites, read_sites
+from coterie.experiment.settle import follow_groups
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Data that are divided among clients."""
+
+    config: Config  # with the partition that was used
+    dataset: Dataset
+    shares: Partition
+    holdout: np.ndarray  # training samples that are set aside
+
+
+def load_data(config: Config, given: Divided | None) -> Loaded:
+    """Load the data set; decide who trains on what, and which training samples are set aside."""
+    settings, seed = config.data, config.run.seed
+    if given is None and ":" in settings.name:
+        given = _read_source(config)
+    if given is not None:
+        if settings.holdout:
+            raise ConfigError(
+                f"data.holdout={settings.holdout} is for data that Coterie divides; leave it out "
+                "with data of sites"
+            )
+        return Loaded(config, *given, np.empty(0, np.int64))
+    if settings.name == GIVEN:
+        raise DataError("this run used data that a Python program passed in: resume it there")
+    dataset = datasets.load(
+        settings.name, settings.root, resize=settings.resize, kind=settings.kind
+    )
+    config = follow_groups(config, dataset)
+    left, holdout = set_aside(dataset.y_train, seed, settings.holdout)
+    labels, classes = dataset.y_train[left], dataset.classes
+    chosen = left[select(labels, classes, seed, settings.limit, settings.imbalance)]
+    labels, groups = dataset.y_train[chosen], dataset.groups
+    if groups is not None:
+        groups = replace(groups, train=groups.train[chosen])
+    shares = partition.divide(
+        config.partition, labels, dataset.y_test, classes, seed, groups, dataset.shape
+    )
+    shares = replace(shares, train={k: chosen[rows] for k, rows in shares.train.items()})
+    return Loaded(config, dataset, shares, holdout)
+
+
+def _read_source(config: Config) -> Divided:
+    """Call the user's own data source, a function that takes `data.root`."""
+    name = config.data.name
+    source = config.objects.get("data") or registry.import_own(name, "data.name")
+    if not callable(source):
+        raise ConfigError(f"data.name = {name!r} must be a function that takes data.root")
+    sites = source(config.data.root)
+    try:
+        return divide_sites(read_sites(sites), None, config.run.seed, config.data.kind)
+    except DataError as error:
+        raise DataError(f"data.name = {name!r} returned data for coterie.fit: {error}") from error

@@ -1,0 +1,146 @@
+"""What follows from the data for a configuration: views, labels, evaluators, who is a client.
+
+Everything here happens before a run starts. A choice that the data rule out is an error by name,
+or is left out with a note.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from coterie.core import registry
+from coterie.core.errors import ConfigError
+from coterie.data.augment import choose_views
+from coterie.data.datasets import Dataset
+from coterie.data.partition import Partition
+from coterie.data.partitions.by_group import ByGroup
+from coterie.experiment.config import Config
+from coterie.experiment.schema import validate, write_fields
+from coterie.kit.objective import Objective
+
+_CLASSES = 2  # the fewest that can be told apart
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A configuration that fits the data, the clients that take part, and notes for the user."""
+
+    config: Config
+    shares: Partition
+    notes: tuple[str, ...] = ()
+
+
+def follow_groups(config: Config, dataset: Dataset) -> Config:
+    """Make the groups of the data the clients, unless the partition was stated for these data."""
+    if dataset.groups is None or config.by_group is None:
+        return config
+    rule = validate("partition", "by-group", ByGroup, config.by_group, main=("kind",))
+    return config.with_part("partition", rule, {"kind": "by-group", **write_fields(rule)})
+
+
+def settle(config: Config, dataset: Dataset, shares: Partition) -> Settled:
+    """Fit the configuration to the data, or say why it cannot be."""
+    config, views = _settle_views(config, dataset)
+    shares, unlabelled = _select_labelled(config, dataset, shares)
+    config, left_out = _settle_evaluators(config, dataset, shares)
+    return Settled(config, shares, (*views, *unlabelled, *left_out))
+
+
+def list_unlabelled() -> tuple[str, ...]:
+    """List the shipped objectives that need no labels."""
+    kind: type[Any] = Objective
+    return tuple(
+        name
+        for name in registry.names("objectives")
+        if not registry.find("objectives", name, kind, "objective.name").labels
+    )
+
+
+def _settle_views(config: Config, dataset: Dataset) -> tuple[Config, tuple[str, ...]]:
+    """Resolve `data.augment = "auto"`; refuse two views that would be equal."""
+    name, views = config.data.augment, config.objective.views
+    if name == "none" and views.count("train") > 1:
+        objective = config.tables["objective"]["name"]
+        raise ConfigError(
+            f"data.augment = 'none' makes the two views of objective.name = {objective!r} equal; "
+            "leave it out, or choose another"
+        )
+    if name != "auto":
+        return config, ()
+    chosen = choose_views(dataset.kind, tuple(dataset.shape), views)
+    note = () if chosen == "none" else (f"data.augment = auto: views by {chosen!r}",)
+    return config.update("data", augment=chosen), note
+
+
+def _select_labelled(
+    config: Config, dataset: Dataset, shares: Partition
+) -> tuple[Partition, tuple[str, ...]]:
+    """Leave samples without a label out of supervised training, and sites that have no others."""
+    if not (config.objective.labels or config.method.labels):
+        return shares, ()
+    what = "objective" if config.objective.labels else "method"
+    named = f"{what}.name = {config.tables[what]['name']!r}"
+    labels = dataset.y_train
+    kept = {client: rows[labels[rows] >= 0] for client, rows in shares.train.items()}
+    total, left = (sum(map(len, part.values())) for part in (shares.train, kept))
+    if not left:
+        raise ConfigError(
+            f"{named} needs labels, and the data have none; these need none: "
+            f"objective.name = {', '.join(list_unlabelled())}"
+        )
+    classes = np.unique(labels[np.concatenate(list(kept.values()))])
+    if len(classes) < _CLASSES:
+        only = dataset.class_names[int(classes[0])]
+        raise ConfigError(
+            f"{named} needs two classes or more, and all labels are {only!r} (-1 and empty ones "
+            "count as missing)"
+        )
+    if left == total:
+        return shares, ()
+    absent = [c for c in shares.clients if len(shares.train[c]) and not len(kept[c])]
+    notes = [f"{total - left} of {total} training samples have no label and are not trained on"]
+    if absent:
+        names = dict(zip(shares.clients, shares.names, strict=True))
+        listed = ", ".join(names[client] for client in absent)
+        notes.append(f"without any label, and so without a part in the training: {listed}")
+    return shares.restrict({c: rows for c, rows in kept.items() if c not in absent}), tuple(notes)
+
+
+def _settle_evaluators(
+    config: Config, dataset: Dataset, shares: Partition
+) -> tuple[Config, tuple[str, ...]]:
+    """Leave out evaluators that need labels where there are none to train on or to test with."""
+    train = np.concatenate(list(shares.train.values()))
+    if (dataset.y_train[train] >= 0).any() and (dataset.y_test >= 0).any():
+        return config, ()
+    gone = [key for key, evaluator in config.evaluators.items() if evaluator.labels]
+    if not gone:
+        return config, ()
+    kept = {key: part for key, part in config.evaluators.items() if key not in gone}
+    settings, table = config.evaluate, config.tables["evaluate"]
+    changes: dict[str, Any] = {}
+    for field in ("evaluators", "last"):
+        changes[field] = tuple(key for key in getattr(settings, field) if key in kept)
+    entries = {
+        name: [entry for entry in table[name] if _key(entry) in kept] for name in ("with", "last")
+    }
+    notes = [f"not measured, as the data have no labels: {', '.join(gone)}"]
+    lost = [config.evaluators[key].headline for key in gone]
+    metrics = [part.headline for part in kept.values() if part.headline]
+    concerned = any(name and name in settings.metric for name in (*lost, *gone))
+    if metrics and settings.metric not in metrics and concerned:
+        changes["metric"] = metrics[0]
+        notes.append(f"evaluate.metric = {metrics[0]!r} instead of {settings.metric!r}")
+    config = config.update("evaluate", **changes)
+    config = replace(
+        config,
+        evaluators=kept,
+        tables={**config.tables, "evaluate": {**config.tables["evaluate"], **entries}},
+    )
+    return config, tuple(notes)
+
+
+def _key(entry: Any) -> str:
+    """The key of an entry of `evaluate.with`."""
+    return entry if isinstance(entry, str) else str(entry.get("as", entry["name"]))
