@@ -3,9 +3,10 @@
     from coterie.kit import Batch, Bundle, ClientContext, Loss, Method, fields, losses, stock, train
 
 gives the contract, the local loop, and modules of ready-made pieces: `fields` (types of
-hyper-parameters), `losses` and `self_supervised`, `stock` (functions that fill slots), `personal`,
-`prototypes`, `clustering`, `server_training`, `seeds`. Where a file needs many
-names, the rare ones are `kit.Sum()` and the like, after `from coterie import kit`.
+hyper-parameters), `losses` (all of them), `self_supervised` (signs of a collapse), `stock`
+(functions that fill slots), `personal`, `prototypes`, `clustering`, `server_training`, `seeds`.
+Where a file needs many names, the rare ones are `kit.Sum()` and the like, after `from coterie
+import kit`.
 """
 
 from coterie.core import fields, seeds

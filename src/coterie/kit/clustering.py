@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.kit.self_supervised import sinkhorn
+from coterie.kit.losses import sinkhorn
 
 _LEAST = 1e-6  # a row or a sum of rows that is shorter has no direction
 

@@ -1,7 +1,14 @@
-"""Contrastive losses that several methods share: free functions of representations.
+"""All losses of methods and objectives: free functions of what networks give for a batch.
 
-Gradients flow through the representations of the local network only; whatever comes from a
-reference network or from the server enters as a constant.
+    between models        model_contrast, representation_gap
+    with classes          prototype_contrast, class_pairs; class_sums for the prototypes
+    between two views     nt_xent, negative_cosine, symmetric_distance, normalised_regression,
+                          swapped_prediction; sinkhorn for its codes
+
+B is the number of samples of a batch, d the length of a representation, K the number of classes or
+prototypes. Representations z are (B, d), labels y (B,) int64, scores (B, K). A loss is a scalar,
+the mean over the batch, for any B of two or more. Whatever comes from a reference network, from the
+server or from the side that is predicted is a constant: no gradient flows into it.
 """
 
 from collections.abc import Sequence
@@ -18,6 +25,7 @@ from coterie.native.switch import kernels_on
 Similarity = Literal["cosine", "dot"]
 
 _SHORTEST = 1e-8  # the least length that a vector is divided by
+_FAR = 200.0  # logarithms of scores so far apart could leave float64 when they are scaled
 
 
 class ModelContrast(NamedTuple):
@@ -35,8 +43,8 @@ def model_contrast(
 
         -log( e^{cos(z, z_glob)/tau} / (e^{cos(z, z_glob)/tau} + sum_b e^{cos(z, z_prev_b)/tau}) )
 
-    Without an earlier model there is nothing to compare with and the loss is 0. It can be
-    differentiated once.
+    z of the trained network, z_glob and each of z_prevs are (B, d). Without an earlier model there
+    is nothing to compare with and the loss is 0.
     """
     references = [one.detach() for one in (z_glob, *z_prevs)]
     means = _ModelContrast.apply(z, tau, *references)  # type: ignore[no-untyped-call]
@@ -89,7 +97,7 @@ def _contrast(
 def representation_gap(z: Tensor, z_glob: Tensor) -> Tensor:
     """MOON's l2 variant: the mean of |z - z_glob|, neither squared nor normalised.
 
-    Where z = z_glob, as at the first step of a round, the gradient is 0.
+    Both are (B, d). Where z = z_glob, as at the first step of a round, the gradient is 0.
     """
     gaps: Tensor = torch.linalg.vector_norm(z - z_glob.detach(), dim=-1)
     return gaps.mean()
@@ -107,8 +115,9 @@ def prototype_contrast(
 
         -log( e^{s(z, c_y)/tau} / sum_k e^{s(z, c_k)/tau} ),   k over the known classes
 
-    `cosine` normalises both sides, `dot` the prototype alone. Samples of a class that is not known
-    contribute nothing; the mean is over the others, and 0 over none.
+    Prototypes are (K, d), `known` is (K,) bool. `cosine` normalises both sides, `dot` the prototype
+    alone. Samples of a class that is not known contribute nothing; the mean is over the others, and
+    0 over none.
     """
     directions = F.normalize(prototypes.detach(), dim=-1)
     vectors = F.normalize(z, dim=-1) if similarity == "cosine" else z
@@ -129,7 +138,8 @@ def class_pairs(z: Tensor, y: Tensor, prototypes: Tensor, known: Tensor, tau: fl
 
         -1/|P(a)| sum_{p in P(a)} log( e^{cos(z_a, p)/tau} / sum_{q in A(a)} e^{cos(z_a, q)/tau} )
 
-    Anchors without a positive are left out; the gradient does not reach the shared vectors.
+    The shared vectors are (K, d), `known` is (K,) bool. Anchors without a positive are left out;
+    the gradient does not reach the shared vectors.
     """
     samples = F.normalize(z, dim=-1)
     shared = F.normalize(prototypes.detach(), dim=-1)
@@ -148,6 +158,92 @@ def class_pairs(z: Tensor, y: Tensor, prototypes: Tensor, known: Tensor, tau: fl
 
 
 def class_sums(z: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """The sum of the representations of every class, and how many samples it has."""
+    """The sum of the representations of every class, (K, d), and how many samples it has, (K,)."""
     sums = torch.zeros(classes, z.shape[1], dtype=z.dtype, device=z.device)
     return sums.index_add_(0, y, z), torch.bincount(y, minlength=classes)
+
+
+def nt_xent(z1: Tensor, z2: Tensor, tau: float) -> Tensor:
+    """SimCLR's loss: identify the other view of a sample among the 2B views of a batch.
+
+        mean_i -log( e^{cos(z_i, z_j)/tau} / sum_{k != i} e^{cos(z_i, z_k)/tau} )
+
+    where j is the other view of i. z1 and z2 are (B, d), view 1 and view 2 of the same samples.
+    """
+    size = len(z1)
+    z = F.normalize(torch.cat([z1, z2]), dim=-1)
+    scores = (z @ z.T) / tau
+    itself = torch.eye(2 * size, dtype=torch.bool, device=z.device)
+    scores = scores.masked_fill(itself, -torch.inf)
+    partners = torch.arange(2 * size, device=z.device).roll(size)
+    return F.cross_entropy(scores, partners)
+
+
+def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
+    """D(p, z) = -cos(p, z), the mean over the batch; p and z are (B, d), z is a constant."""
+    return -F.cosine_similarity(p, z.detach(), dim=-1).mean()
+
+
+def symmetric_distance(p1: Tensor, p2: Tensor, z1: Tensor, z2: Tensor) -> Tensor:
+    """SimSiam's loss D(p1, z2) / 2 + D(p2, z1) / 2, and BYOL's with z of the target network.
+
+    p and z of either view are (B, d); D is `negative_cosine`.
+    """
+    return 0.5 * negative_cosine(p1, z2) + 0.5 * negative_cosine(p2, z1)
+
+
+def normalised_regression(p: Tensor, z: Tensor) -> Tensor:
+    """BYOL's regression |p/|p| - z/|z||^2 = 2 - 2 cos(p, z), the mean over the batch.
+
+    p and z are (B, d), z is a constant. It is 2 + 2 `negative_cosine`; the objective `byol`
+    descends the latter, whose gradient is half of this one.
+    """
+    gaps = F.normalize(p, dim=-1) - F.normalize(z.detach(), dim=-1)
+    return gaps.square().sum(dim=-1).mean()
+
+
+def swapped_prediction(
+    scores1: Tensor, scores2: Tensor, temperature: float, epsilon: float, iterations: int
+) -> Tensor:
+    """SwAV's loss: each view predicts the code of the other.
+
+        -1/2 ( <q2, log softmax(scores1 / T)> + <q1, log softmax(scores2 / T)> )
+
+    Scores are (B, K), the cosines of a view with K prototypes; the codes q are `sinkhorn` of them.
+    """
+    total = scores1.new_zeros(())
+    for ours, theirs in ((scores1, scores2), (scores2, scores1)):
+        codes = sinkhorn(theirs, epsilon, iterations)
+        total = total - 0.5 * (codes * F.log_softmax(ours / temperature, dim=1)).sum(dim=1).mean()
+    return total
+
+
+@torch.no_grad()
+def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
+    """Codes (B, K) of B samples over K prototypes that use all prototypes alike.
+
+    The matrix exp(scores / epsilon) is scaled to columns of sum B / K and rows of sum 1, in turns;
+    the rows last. Scores that are too far apart for that are scaled in logarithms, so that none is
+    too large.
+    """
+    size, prototypes = scores.shape
+    logs = (scores / epsilon).to(torch.float64)
+    logs = logs - logs.max()
+    if float(logs.min()) < -_FAR:
+        return _sinkhorn_in_logs(logs, iterations).to(scores.dtype)
+    matrix, rows = logs.exp(), torch.ones(size, dtype=logs.dtype, device=logs.device)
+    columns = torch.ones(prototypes, dtype=logs.dtype, device=logs.device)
+    for _ in range(iterations):
+        columns = (size / prototypes) / (rows @ matrix)
+        rows = 1.0 / (matrix @ columns)
+    return (rows[:, None] * matrix * columns).to(scores.dtype)
+
+
+def _sinkhorn_in_logs(logs: Tensor, iterations: int) -> Tensor:
+    """The same, for any scores, at a hundred times the cost."""
+    size, prototypes = logs.shape
+    column = torch.log(torch.tensor(size / prototypes, dtype=torch.float64))
+    for _ in range(iterations):
+        logs = logs - torch.logsumexp(logs, dim=0, keepdim=True) + column
+        logs = logs - torch.logsumexp(logs, dim=1, keepdim=True)
+    return logs.exp()

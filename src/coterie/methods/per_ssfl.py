@@ -28,7 +28,7 @@ from coterie.kit import Answer, Batch, Bundle, ClientContext, Method, State, fie
 def pull(p1: Tensor, p2: Tensor, goal1: Tensor, goal2: Tensor) -> Tensor:
     """The mean of D over the four pairs of personal and global predictions."""
     pairs = ((p, goal) for p in (p1, p2) for goal in (goal1, goal2))
-    terms = (kit.self_supervised.negative_cosine(p, goal) / 4 for p, goal in pairs)
+    terms = (kit.losses.negative_cosine(p, goal) / 4 for p, goal in pairs)
     return sum(terms, p1.new_zeros(()))
 
 

@@ -44,7 +44,7 @@ class BYOL(Objective):
         assert isinstance(net, kit.TargetNetwork)
         one, two = net.each(batch.views)
         assert one.p is not None and two.p is not None
-        total = self_supervised.symmetric_distance(one.p, two.p, *net.goals(batch.views))
+        total = kit.losses.symmetric_distance(one.p, two.p, *net.goals(batch.views))
         return Loss(total, notes=self_supervised.geometry(one.z, two.z), outputs=(one, two))
 
     def after_step(self, net: Network, progress: float) -> None:

@@ -9,6 +9,7 @@ number depends on `local.batch_size`, not on gradient accumulation.
 from dataclasses import dataclass
 from typing import final
 
+from coterie import kit
 from coterie.kit import Backbone, Batch, Loss, Network, Objective, fields, mlp_head, self_supervised
 
 
@@ -34,5 +35,5 @@ class SimCLR(Objective):
     def loss(self, net: Network, batch: Batch) -> Loss:
         """Compute NT-Xent over the batch."""
         one, two = net.each(batch.views)
-        total = self_supervised.nt_xent(one.z, two.z, self.tau)
+        total = kit.losses.nt_xent(one.z, two.z, self.tau)
         return Loss(total, notes=self_supervised.geometry(one.z, two.z), outputs=(one, two))

@@ -10,6 +10,7 @@ The projector has two layers, as for CIFAR in the original, the last norm withou
 from dataclasses import dataclass
 from typing import final
 
+from coterie import kit
 from coterie.kit import Backbone, Batch, Loss, Network, Objective, fields, mlp_head, self_supervised
 
 
@@ -35,5 +36,5 @@ class SimSiam(Objective):
         """Compute the symmetric distance of the batch."""
         one, two = net.each(batch.views)
         assert one.p is not None and two.p is not None
-        total = self_supervised.symmetric_distance(one.p, two.p, one.z, two.z)
+        total = kit.losses.symmetric_distance(one.p, two.p, one.z, two.z)
         return Loss(total, notes=self_supervised.geometry(one.z, two.z), outputs=(one, two))

@@ -51,7 +51,7 @@ class SwAV(Objective):
             net.prototypes.weight.copy_(F.normalize(net.prototypes.weight, dim=1))
         z1, z2 = (outputs.z for outputs in net.each(batch.views))
         scores1, scores2 = (net.prototypes(F.normalize(z, dim=1)) for z in (z1, z2))
-        total = self_supervised.swapped_prediction(
+        total = kit.losses.swapped_prediction(
             scores1, scores2, self.temperature, self.epsilon, self.iterations
         )
         return Loss(total, notes=self_supervised.geometry(z1, z2))
