@@ -1,7 +1,7 @@
-"""Augmentation: random changes of the training images, drawn per sample and epoch.
+"""Augmentation: random changes of the training samples, drawn per sample and epoch.
 
 A transform draws one table of parameters per epoch for the whole shard and is then applied batch
-by batch, so that an image gets the same parameters whatever batch it is in.
+by batch, so that a sample gets the same parameters whatever batch it is in.
 """
 
 import math
@@ -17,9 +17,12 @@ from torch.nn import functional as F
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
+from coterie.data.augment_vectors import JitterScaleCrop, MaskNoise
 from coterie.data.augment_views import RandomView, Table
 
 _IMAGE_AXES = 3
+_COLOURS = 3  # channels of a colour image
+_LARGE = 32  # pixels of the shorter side from which colours are changed too
 
 
 class Augment(Protocol):
@@ -146,8 +149,27 @@ AUGMENTS: dict[str, Callable[[], Augment]] = {
     "orchestra": _ORCHESTRA,
     "orchestra-second": partial(_ORCHESTRA, blur=0.1, solarise=0.2),
     "resized-crop": partial(RandomView, scale=(0.6, 1.0), flip=0.0),
+    "mask-noise": MaskNoise,
+    "jitter-scale-crop": JitterScaleCrop,
 }
 SECOND = {"orchestra": "orchestra-second"}  # by `data.augment`: the transform of view "second"
+
+
+Kind = Literal["image", "signal", "table"]  # what samples are: `data.kind`
+
+
+def choose_views(kind: Kind, shape: tuple[int, ...], views: tuple[str, ...]) -> str:
+    """Choose what `data.augment = "auto"` means for samples of a kind and an objective's views.
+
+    One view is left as it is. Of several, those of images are cropped, and change their colours if
+    they have any and are not too small to lose them.
+    """
+    if len(views) == 1:
+        return "none"
+    if kind != "image":
+        return "mask-noise" if kind == "table" else "jitter-scale-crop"
+    channels, *sides = shape
+    return "simsiam" if channels == _COLOURS and min(sides) >= _LARGE else "resized-crop"
 
 
 Choice = str | Mapping[str, Any] | Augment  # a name, a name with fields, or the object itself

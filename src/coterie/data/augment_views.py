@@ -18,7 +18,6 @@ from coterie.data.augment_colour import JITTER, Operation, blur, make_grey, sola
 _TRIES = 10  # draws for a crop that fits into the image
 _SIGMA = (0.1, 2.0)  # of the blur
 _SMALLEST = 8  # pixels of the shorter side
-_CHANNELS = (1, 3)
 _IMAGE_AXES = 3
 
 Table = Mapping[str, Tensor]
@@ -108,12 +107,14 @@ class RandomView:
         return np.concatenate([start, size], axis=1).astype(np.int64)
 
     def find_problem(self, samples: np.ndarray) -> str | None:
-        """Require images of 1 or 3 channels and 8 pixels; in [0, 1] if colours change."""
+        """Require images of 8 pixels; of 1 or 3 channels and in [0, 1] if colours change."""
         shape = samples.shape[1:]
-        if len(shape) != _IMAGE_AXES or shape[0] not in _CHANNELS or min(shape[1:]) < _SMALLEST:
+        known = not self.colours or shape[:1] in ((1,), (3,))
+        if len(shape) != _IMAGE_AXES or not known or min(shape[1:]) < _SMALLEST:
+            channels = "of 1 or 3 channels and at least" if self.colours else "of at least"
             return (
-                f"takes images of 1 or 3 channels and at least {_SMALLEST} x {_SMALLEST} pixels, "
-                f"the data has samples of shape {shape}"
+                f"takes images {channels} {_SMALLEST} x {_SMALLEST} pixels, the data has samples "
+                f"of shape {shape}"
             )
         if self.colours and samples.dtype != np.uint8:
             low, high = float(samples.min()), float(samples.max())

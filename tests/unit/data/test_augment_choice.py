@@ -8,7 +8,7 @@ import torch
 
 from coterie.core.errors import ConfigError
 from coterie.data import datasets
-from coterie.data.augment import AUGMENTS, Normalise, choose_transform
+from coterie.data.augment import AUGMENTS, Kind, Normalise, choose_transform, choose_views
 from coterie.data.augment_colour import kernel_size
 from coterie.data.augment_views import RandomView
 from coterie.data.batches import DataShard
@@ -16,6 +16,7 @@ from coterie.experiment.config import load
 from coterie.experiment.prepare import prepare
 
 RANDOM = [name for name, build in AUGMENTS.items() if isinstance(build(), RandomView)]
+NO_IMAGES = ("mask-noise", "jitter-scale-crop")
 SHAPES = [(3, 32, 32), (1, 8, 8), (3, 9, 14), (1, 28, 28), (3, 45, 21)]
 
 
@@ -61,7 +62,7 @@ def test_the_views_of_a_batch_are_those_of_the_pair() -> None:
 # ---- what it takes
 
 
-@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize("name", [name for name in RANDOM if name != "resized-crop"])
 @pytest.mark.parametrize("shape", [(20,), (4, 32, 32), (3, 7, 32), (2, 32, 32)])
 def test_other_shapes_are_refused(name: str, shape: tuple[int, ...]) -> None:
     said = AUGMENTS[name]().find_problem(np.zeros((2, *shape), np.uint8))
@@ -69,7 +70,16 @@ def test_other_shapes_are_refused(name: str, shape: tuple[int, ...]) -> None:
     assert "\n" not in said
 
 
-@pytest.mark.parametrize("name", list(AUGMENTS))
+def test_a_crop_alone_takes_any_number_of_channels() -> None:
+    crop = AUGMENTS["resized-crop"]()
+    for shape in ((4, 32, 32), (2, 32, 32)):
+        assert crop.find_problem(np.zeros((2, *shape), np.uint8)) is None
+    for wrong in ((20,), (3, 7, 32)):
+        said = crop.find_problem(np.zeros((2, *wrong), np.uint8))
+        assert said is not None and said.startswith("takes images of at least 8 x 8 pixels")
+
+
+@pytest.mark.parametrize("name", [name for name in AUGMENTS if name not in NO_IMAGES])
 def test_usual_images_are_taken(name: str) -> None:
     for shape in SHAPES:
         for dtype in (np.uint8, np.float32):
@@ -100,3 +110,29 @@ def test_a_run_on_samples_that_are_no_images_is_refused_in_one_line(
 def test_the_digits_can_be_cropped(tmp_path: Path) -> None:
     chosen = prepare(load("digits/fedavg", {"data": {"augment": "resized-crop"}}), tmp_path)
     assert chosen.spec.augment == "resized-crop"
+
+
+# ---- what "auto" means
+
+TWO = ("train", "train")
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "views", "name"),
+    [
+        ("image", (3, 32, 32), ("train",), "none"),
+        ("table", (12,), ("train",), "none"),
+        ("image", (3, 32, 32), TWO, "simsiam"),
+        ("image", (3, 64, 31), TWO, "resized-crop"),
+        ("image", (1, 64, 64), TWO, "resized-crop"),
+        ("image", (4, 64, 64), TWO, "resized-crop"),
+        ("image", (3, 224, 224), ("train", "second"), "simsiam"),
+        ("table", (12,), TWO, "mask-noise"),
+        ("signal", (2, 100), TWO, "jitter-scale-crop"),
+    ],
+)
+def test_views_are_chosen_by_kind_and_shape(
+    kind: Kind, shape: tuple[int, ...], views: tuple[str, ...], name: str
+) -> None:
+    assert choose_views(kind, shape, views) == name
+    assert AUGMENTS[name]().find_problem(np.zeros((2, *shape), np.float32)) is None
