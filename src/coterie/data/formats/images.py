@@ -23,6 +23,7 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp")
 _FORMATS = ("PNG", "JPEG", "BMP", "PPM", "WEBP")
 _GREY = ("1", "L", "LA", "La")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "HSV", "LAB")
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # by channels
 # What the decoders raise on files that are truncated or altered.
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, OverflowError)
 
@@ -63,6 +64,35 @@ def decode(train: LabelledFiles, test: LabelledFiles, resize: int, scratch: Path
     return Raw(arrays[0], train.labels, arrays[1], test.labels, mean=half, std=half)
 
 
+def decode_files(
+    paths: Sequence[Path], resize: int = 0, channels: int = 0, size: tuple[int, ...] = ()
+) -> np.ndarray:
+    """Decode image files into an array in memory, uint8 (N, C, H, W).
+
+    With `channels` all are converted to grey, colour or colour with transparency; 0 chooses grey
+    if all are grey. Without `resize` all must have the `size` (height, width), or that of the
+    first image if it is empty.
+    """
+    if channels and channels not in _MODES:
+        raise DataError(
+            f"image files have 1, 3 or 4 channels, and {channels} are needed; give an .npy file"
+        )
+    with ThreadPoolExecutor() as pool:
+        headers = list(pool.map(_read_header, paths))
+        if not channels:
+            channels = 1 if all(mode in _GREY for _, _, mode in headers) else 3
+        if resize:
+            size = (resize, resize)
+        elif size:
+            _check_trained_size(paths, headers, size)
+        else:
+            _check_sizes(paths, headers)
+            size = headers[0][1::-1]
+        array = np.empty((len(paths), channels, *size), np.uint8)
+        list(pool.map(_decode_into, array, paths, repeat(resize)))
+    return array
+
+
 def _read_header(path: Path) -> tuple[int, int, str]:
     """Read width, height and mode without decoding the pixels."""
     with _open_image(path) as image:
@@ -82,6 +112,18 @@ def _check_sizes(paths: Sequence[Path], headers: Sequence[tuple[int, int, str]])
             )
 
 
+def _check_trained_size(
+    paths: Sequence[Path], headers: Sequence[tuple[int, int, str]], size: tuple[int, ...]
+) -> None:
+    height, width = size
+    for path, (other_width, other_height, _) in zip(paths, headers, strict=True):
+        if (other_width, other_height) != (width, height):
+            raise DataError(
+                f"{path} has {other_width} x {other_height} pixels, and the run was trained on "
+                f"images of {width} x {height} without data.resize; resize the image to that"
+            )
+
+
 def _allocate(file: Path, shape: tuple[int, ...]) -> np.ndarray:
     """Create a memory-mapped array whose disk space is allocated in advance."""
     array = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
@@ -97,7 +139,7 @@ def _decode_into(pixels: np.ndarray, path: Path, resize: int) -> None:
     with _open_image(path) as image:
         if "transparency" in image.info:
             image = image.convert("RGBA")
-        image = image.convert("L" if len(pixels) == 1 else "RGB")
+        image = image.convert(_MODES[len(pixels)])
         if resize:
             image = _crop_centre(image, resize)
         pixels[:] = np.atleast_3d(np.asarray(image)).transpose(2, 0, 1)

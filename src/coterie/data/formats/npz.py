@@ -1,6 +1,7 @@
 """Arrays of .npz files, and the layouts of samples that users have."""
 
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -14,6 +15,12 @@ from coterie.data.datasets import AnyKind
 # What numpy and zipfile raise on files that are truncated, altered, encrypted or not .npz.
 _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, BadZipFile, zlib.error)
 _TABLE_AXES, _SIGNAL_AXES, _IMAGE_AXES = 2, 3, 4
+_CHOICES = [
+    (f"x{part}", *(f"y{part}" for _ in labels), *test)
+    for part in ("_train", "")
+    for test in (("x_test", "y_test"), ("x_test",), ())
+    for labels in ("y", "")
+]
 _AXES = {"table": (_TABLE_AXES,), "signal": (_SIGNAL_AXES,), "image": (_SIGNAL_AXES, _IMAGE_AXES)}
 
 
@@ -29,26 +36,48 @@ class Arrays:
 
 
 def read(path: Path) -> Arrays:
-    """Read `x`, or `x_train`, with what there is of labels and test arrays; no pickled objects."""
+    """Read `x`, or `x_train`, with what there is of labels and test arrays."""
+    arrays = read_first(path, _CHOICES)
+    part = "_train" if "x_train" in arrays else ""
+    return Arrays(**{name.removesuffix("_train"): a for name, a in arrays.items()}, part=part)
+
+
+def read_first(path: Path, choices: Iterable[tuple[str, ...]]) -> dict[str, np.ndarray]:
+    """Read the first set of arrays that the file has completely; pickled objects are rejected."""
     try:
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise ValueError("it is a single array")
-            part = "_train" if "x_train" in archive else ""
-            names = {"x": f"x{part}", "y": f"y{part}", "x_test": "x_test", "y_test": "y_test"}
-            if f"x{part}" in archive and not ("y_test" in archive and "x_test" not in archive):
-                found = {key: archive[name] for key, name in names.items() if name in archive}
-                return Arrays(**found, part=part)
-            missing = "x" if f"x{part}" not in archive else "x_test"
+            for names in choices:
+                if all(name in archive for name in names):
+                    return {name: archive[name] for name in names}
             have = ", ".join(archive.files) or "nothing"
     except _UNREADABLE as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
-            f"{path} cannot be read as an .npz file of plain arrays ({reason}); write it again "
-            "with np.savez(FILE, x=..., y=...), or without y"
+            f"{path} cannot be read as an .npz file of plain arrays ({_explain(error)}); write it "
+            "again with np.savez(FILE, x=..., y=...), or without y"
         ) from error
-    raise DataError(f"{path} has no array {missing!r} (it has: {have}); add it with np.savez")
+    raise DataError(f"{path} has no array 'x' (it has: {have}); add it with np.savez")
+
+
+def read_single(path: Path) -> np.ndarray:
+    """Read the array of an .npy file; pickled objects are rejected."""
+    try:
+        with path.open("rb") as file:
+            array = np.load(file, allow_pickle=False)
+            if not isinstance(array, np.ndarray):
+                raise ValueError("it is an archive of several")
+    except _UNREADABLE as error:
+        raise DataError(
+            f"{path} cannot be read as an .npy file of a plain array ({_explain(error)}); write it "
+            "again with np.save(FILE, x)"
+        ) from error
+    return array
+
+
+def _explain(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def arrange(x: np.ndarray, name: str, kind: AnyKind = "auto") -> np.ndarray:
