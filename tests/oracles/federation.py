@@ -16,8 +16,9 @@ from coterie.core.settings import ServerSettings
 from coterie.core.task import METHOD, Reply, Round
 from coterie.data.batches import DataShard
 from coterie.engine.client_states import StateStore
-from coterie.experiment.config import GIVEN, load
-from coterie.experiment.prepare import given_data, prepare
+from coterie.experiment.config import load
+from coterie.experiment.given import GIVEN, divide_sites
+from coterie.experiment.prepare import prepare
 from coterie.experiment.run import Result, execute
 from coterie.kit import Stage
 from coterie.kit.context import ClientContext, ServerContext
@@ -76,7 +77,7 @@ class Federation:
             x = (centres[y] + random.normal(size=(len(y), *shape))).astype(np.float32)
             sites[f"site-{client}"] = (x, y)
         classes = np.arange(len(counts[0]))
-        return given_data(sites, (centres[classes].astype(np.float32), classes), 0)
+        return divide_sites(sites, (centres[classes].astype(np.float32), classes), 0)
 
     def place(
         self, step: int, rounds: int = ROUNDS, stage: str = "train", before: int = 0
@@ -108,7 +109,7 @@ class Federation:
     def shard(self, client: int) -> DataShard:
         """The data of a client."""
         shares = self.experiment.partition
-        augment = self.config.data.augment
+        augment = self.experiment.config.data.augment
         return DataShard(
             self.experiment.dataset, shares.train[client], shares.test[client], augment=augment
         )

@@ -13,7 +13,7 @@ from coterie.core import seeds
 from coterie.core.bundle import Bundle, Payload, ServerState, Tensors
 from coterie.core.settings import ServerSettings
 from coterie.core.task import METHOD, Reply, Round
-from coterie.experiment.prepare import given_data
+from coterie.experiment.given import divide_sites
 from coterie.kit.context import ClientContext, ServerContext
 
 SIZES = [sum(row) for row in COUNTS]
@@ -53,7 +53,7 @@ class Modular(Federation):
             x = centres[y] + random.integers(-40, 40, size=(len(y), *shape))
             sites[f"site-{client}"] = (x.clip(0, 255).astype(np.uint8), y)
         classes = np.arange(len(counts[0]))
-        return given_data(sites, (centres[classes].astype(np.uint8), classes), 0)
+        return divide_sites(sites, (centres[classes].astype(np.uint8), classes), 0)
 
     def at(self, stage: str, step: int = 0) -> Round:
         """A round of a stage, of a run that sends once."""

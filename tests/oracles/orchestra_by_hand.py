@@ -186,7 +186,7 @@ def filled(
 def _epoch(fed: TwoViews, client: int, place: Round, epoch: int, order: np.ndarray) -> list[Tensor]:
     """The views of one epoch, cut into batches; a last one of one joins the one before."""
     shard, size = fed.shard(client), fed.parts.local.batch_size
-    transform = AUGMENTS[fed.config.data.augment]()
+    transform = AUGMENTS[fed.experiment.config.data.augment]()
     table = transform.draw(len(shard), place.generator(f"fill/view/0/{epoch}", client))
     plain = torch.cat([batch.x for batch in shard.sweep()])
     rows = torch.from_numpy(order)

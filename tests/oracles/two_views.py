@@ -21,7 +21,7 @@ from coterie.core.errors import ConfigError, Interrupted
 from coterie.core.settings import NetSettings
 from coterie.core.task import METHOD, Round
 from coterie.experiment.config import load
-from coterie.experiment.prepare import given_data
+from coterie.experiment.given import divide_sites
 from coterie.experiment.run import execute
 from coterie.kit.context import ClientContext
 from coterie.nets.build import make_backbone
@@ -89,7 +89,7 @@ class TwoViews(Federation):
                 y = (y[::-1] + 1) % len(row)
             sites[f"site-{client}"] = (x, y)
         classes = np.arange(len(counts[0]))
-        return given_data(sites, (centres[classes].astype(np.float32), classes), 0)
+        return divide_sites(sites, (centres[classes].astype(np.float32), classes), 0)
 
     def context(
         self, client: int, place: Round, kept: Mapping[str, Tensors] | None = None

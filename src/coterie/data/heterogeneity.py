@@ -6,7 +6,7 @@ import numpy as np
 
 
 def measure(
-    table: np.ndarray, sizes: Sequence[int] | None = None, sigma: float = 1e-6
+    table: np.ndarray, sigma: float = 1e-6, *, sizes: Sequence[int] | None = None
 ) -> dict[str, float]:
     """Measure a table of counts (clients x classes); clients without samples are left out.
 

@@ -54,7 +54,7 @@ class Experiment:
         shares, dataset = self.partition, self.dataset
         table = shares.class_table(dataset.y_train, dataset.classes)
         return {
-            "heterogeneity": measure(table, [len(rows) for rows in shares.train.values()]),
+            "heterogeneity": measure(table, sizes=[*shares.sizes().values()]),
             "dataset": dataset.name,
             "fingerprint": dataset.fingerprint,
             "digest": f"{shares.digest()}:{dataset.fingerprint}",

@@ -123,8 +123,17 @@ def test_ambiguous_and_mixed_layouts_are_explained(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"own\.npz: x_train has shape \(12, 3, 8, 3\), in which"):
         load("arrays", root, tmp_path / "cache")
     root = save(tmp_path / "own.npz", **images(x_train=np.zeros((12, 8, 8), np.uint8)))
-    with pytest.raises(DataError, match=r"own\.npz: x_test has shape \(6, 1, 8, 8\) and x_train"):
+    assert load("arrays", root, tmp_path / "cache").shape == (1, 8, 8)
+    floats = np.zeros((12, 2, 30), np.float32)
+    root = save(tmp_path / "own.npz", x=floats)
+    with pytest.raises(DataError, match=r"own\.npz: x has float32 .*data\.kind=signal"):
         load("arrays", root, tmp_path / "cache")
+    assert load("arrays", root, tmp_path / "cache", kind="signal").shape == (2, 30)
+    assert load("arrays", root, tmp_path / "cache", kind="image").shape == (1, 2, 30)
+    with pytest.raises(DataError, match="which is no table"):
+        load("arrays", root, tmp_path / "cache", kind="table")
+    with pytest.raises(ConfigError, match="the data set 'digits' has images"):
+        load("digits", "", tmp_path / "cache", kind="signal")
 
 
 def test_a_missing_file_says_where_it_was_looked_for(tmp_path: Path) -> None:
@@ -137,16 +146,17 @@ def test_a_missing_file_says_where_it_was_looked_for(tmp_path: Path) -> None:
 
 
 def test_a_missing_array_is_named(tmp_path: Path) -> None:
-    arrays = images()
-    del arrays["y_test"]
-    root = save(tmp_path / "own.npz", **arrays)
-    with pytest.raises(DataError, match=r"own\.npz has no array 'y_test' \(it has: x_train, "):
+    root = save(tmp_path / "own.npz", y=np.arange(3))
+    with pytest.raises(DataError, match=r"own\.npz has no array 'x' \(it has: y\)"):
+        load("arrays", root, tmp_path / "cache")
+    root = save(tmp_path / "own.npz", x=np.zeros((3, 2)), labels=np.arange(3))
+    with pytest.raises(DataError, match=r"'labels' is none of x, x_test, x_train, y,"):
         load("arrays", root, tmp_path / "cache")
 
 
 def test_bad_arrays_of_a_file_name_the_file(tmp_path: Path) -> None:
-    root = save(tmp_path / "own.npz", **with_value("y_train", 4, -1))
-    with pytest.raises(DataError, match=r"^.*own\.npz: y_train\[4\] is -1"):
+    root = save(tmp_path / "own.npz", **with_value("y_train", 4, -2))
+    with pytest.raises(DataError, match=r"^.*own\.npz: y_train, row 4: the label is -2"):
         load("arrays", root, tmp_path / "cache")
 
 

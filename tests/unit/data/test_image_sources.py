@@ -198,7 +198,7 @@ def test_strange_folders_are_explained(tmp_path: Path) -> None:
             load(name, str(tmp_path / "nowhere"), tmp_path)
     root = tmp_path / "own"
     root.mkdir()
-    with pytest.raises(DataError, match="contains no folder of a class"):
+    with pytest.raises(DataError, match=r"contains no image .* and no folder of a class"):
         load("folder", str(root), tmp_path)
     (root / "cat").mkdir()
     with pytest.raises(DataError, match="cat is the folder of a class and contains no image"):
@@ -264,11 +264,13 @@ def test_sites_of_arrays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"y": np.array([0, 1, -1])}, r"b\.npz: y\[2\] is -1"),
-        ({"y": np.array([0.0, 1, 2])}, r"b\.npz: y\[0\] is .*integers"),
-        ({"y": np.arange(2)}, r"b\.npz: x has 3 rows and y has 2"),
+        ({"y": np.array([0, 1, -2])}, r"b\.npz: y, row 2: the label is -2"),
+        ({"y": np.array([0.0, 1, 2.5])}, r"b\.npz: y, row 2: the label is 2\.5; .*regression"),
+        ({"y": np.array(list("abc"))}, r"b\.npz has text for labels and .*a\.npz numbers"),
+        ({"y": np.arange(2)}, r"b\.npz: y has 2 entries for 3 samples"),
         ({"x": np.zeros((3, 9, 8), np.uint8)}, r"b\.npz: samples are uint8 \(1, 9, 8\)"),
-        ({"x": np.zeros((3, 8, 8), np.float32)}, r"b\.npz: samples are float32"),
+        ({"x": np.zeros((3, 1, 8, 8), np.float32)}, r"b\.npz: samples are float32"),
+        ({"x": np.full((3, 1, 8, 8), np.nan)}, r"b\.npz: x, row 0: it holds nan"),
     ],
 )
 def test_the_bad_site_is_named(arrays: dict[str, np.ndarray], message: str, tmp_path: Path) -> None:
@@ -288,8 +290,8 @@ def test_mixed_and_missing_sites(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"contains folders \(b\) and \.npz files \(a\.npz\)"):
         load("sites", str(root), tmp_path)
     (root / "b").rmdir()
-    np.savez(root / "a.npz", x=np.zeros(3))
-    with pytest.raises(DataError, match=r"a\.npz has no array 'y_train|'x_train' \(it has: x\)"):
+    np.savez(root / "a.npz", y=np.zeros(3))
+    with pytest.raises(DataError, match=r"a\.npz has no array 'x' \(it has: y\)"):
         load("sites", str(root), tmp_path)
 
 
@@ -335,11 +337,9 @@ def test_a_listing(tmp_path: Path) -> None:
     ("train", "test", "message"),
     [
         ("user,image_id,class\n", TEST, r"train\.csv has no column 'user_id' \(it has: user,"),
-        (TRAIN, "image_id\nad\n", r"test\.csv has no column 'class'"),
         (TRAIN, "", r"test\.csv has no column 'image_id'"),
         (TRAIN, "image_id,class\n", r"test\.csv lists no sample"),
         (TRAIN + "8,zz,3\n", TEST, r"train\.csv:5: .*images has no image 'zz'"),
-        (TRAIN + "8,aa\n", TEST, r"train\.csv:5: class is empty"),
         (TRAIN + ",aa,3\n", TEST, r"train\.csv:5: user_id is empty"),
     ],
 )

@@ -192,7 +192,7 @@ def test_nobody_asks_the_sites_of_a_source_for_each_others_data(tmp_path: Path) 
 
 
 def test_a_source_that_returns_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"must return what coterie\.fit takes"):
+    with pytest.raises(DataError, match=r"data for coterie\.fit: sites must be .* not a list"):
         coterie.run("digits/fedavg", data=lambda root: [root], out=tmp_path / "run")
 
 

@@ -14,9 +14,9 @@ from coterie.data.datasets import Groups
 from coterie.executors.serial import Serial
 from coterie.experiment import prepare as module
 from coterie.experiment.config import resolve
+from coterie.experiment.given import divide_sites
 from coterie.experiment.prepare import (
     Experiment,
-    given_data,
     make_executor,
     make_plan,
     make_player,
@@ -62,7 +62,7 @@ def make(folder: Path, **changes: dict[str, Any]) -> Experiment:
     }
     for name, change in changes.items():
         tables[name] = {**tables.get(name, {}), **change}
-    return prepare(resolve(tables), folder, given_data(sites(), samples(8), seed=0))
+    return prepare(resolve(tables), folder, divide_sites(sites(), samples(8), seed=0))
 
 
 def numbers(experiment: Experiment, part: str, client: int) -> list[int]:
@@ -72,7 +72,7 @@ def numbers(experiment: Experiment, part: str, client: int) -> list[int]:
 
 
 def test_without_test_samples_a_fifth_of_every_site_is_held_out() -> None:
-    dataset, shares = given_data(sites(), None, seed=0)
+    dataset, shares = divide_sites(sites(), None, seed=0)
     assert shares.names == ("north", "south")
     for client, size in enumerate(SITES.values()):
         train = dataset.x_train[shares.train[client], 0]
@@ -84,12 +84,12 @@ def test_without_test_samples_a_fifth_of_every_site_is_held_out() -> None:
 
 
 def test_what_is_held_out_follows_from_the_seed() -> None:
-    held = [given_data(sites(), None, seed)[0].x_test[:, 0].tolist() for seed in (0, 0, 1)]
+    held = [divide_sites(sites(), None, seed)[0].x_test[:, 0].tolist() for seed in (0, 0, 1)]
     assert held[0] == held[1] != held[2]
 
 
 def test_with_test_samples_all_others_are_trained_on() -> None:
-    dataset, shares = given_data(sites(), samples(8), seed=0)
+    dataset, shares = divide_sites(sites(), samples(8), seed=0)
     assert {client: len(share) for client, share in shares.train.items()} == {0: 10, 1: 20}
     dealt = np.concatenate(list(shares.test.values()))
     assert sorted(dealt.tolist()) == list(range(8)) and len(dataset.y_test) == 8
@@ -99,14 +99,14 @@ def test_with_test_samples_all_others_are_trained_on() -> None:
     ("given", "words"),
     [
         ({}, "no site"),
-        ({"a": (np.zeros((3, 2)), np.zeros(4, int))}, "'a' has 3 samples and 4 labels"),
+        ({"a": (np.zeros((3, 2)), np.zeros(4, int))}, "site 'a' has 4 entries for 3 samples"),
         ({"a/b": samples(4)}, "'a/b'"),
         ({"": samples(4)}, "''"),
     ],
 )
 def test_sites_that_cannot_be_are_refused(given: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):
-        given_data(given, None, seed=0)
+        divide_sites(given, None, seed=0)
 
 
 def test_an_experiment_has_all_that_a_site_is_built_from(tmp_path: Path) -> None:

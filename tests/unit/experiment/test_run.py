@@ -13,7 +13,8 @@ from coterie.core.errors import ConfigError, Interrupted
 from coterie.core.task import ClientInfo, Executor, Reply, Task
 from coterie.experiment import run as module
 from coterie.experiment.config import load
-from coterie.experiment.prepare import Experiment, given_data, make_executor
+from coterie.experiment.given import divide_sites
+from coterie.experiment.prepare import Experiment, make_executor
 from coterie.experiment.run import Result, default_folder, execute
 
 SITES = {"north": (np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1]))}
@@ -66,7 +67,7 @@ def executors(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[Watched]]
 
 def start(folder: Path, resume: bool = False) -> Result:
     """Run a method with personal models for two rounds on one site with four samples."""
-    given = given_data(SITES, SITES["north"], seed=3)
+    given = divide_sites(SITES, SITES["north"], seed=3)
     return execute(load(TABLES, {}), folder, resume, given=given)
 
 

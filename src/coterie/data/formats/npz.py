@@ -21,6 +21,7 @@ _CHOICES = [
     for test in (("x_test", "y_test"), ("x_test",), ())
     for labels in ("y", "")
 ]
+_KNOWN = frozenset(name for names in _CHOICES for name in names)
 _AXES = {"table": (_TABLE_AXES,), "signal": (_SIGNAL_AXES,), "image": (_SIGNAL_AXES, _IMAGE_AXES)}
 
 
@@ -37,18 +38,25 @@ class Arrays:
 
 def read(path: Path) -> Arrays:
     """Read `x`, or `x_train`, with what there is of labels and test arrays."""
-    arrays = read_first(path, _CHOICES)
+    arrays = read_first(path, _CHOICES, only=_KNOWN)
     part = "_train" if "x_train" in arrays else ""
     return Arrays(**{name.removesuffix("_train"): a for name, a in arrays.items()}, part=part)
 
 
-def read_first(path: Path, choices: Iterable[tuple[str, ...]]) -> dict[str, np.ndarray]:
-    """Read the first set of arrays that the file has completely; pickled objects are rejected."""
+def read_first(
+    path: Path, choices: Iterable[tuple[str, ...]], only: frozenset[str] = frozenset()
+) -> dict[str, np.ndarray]:
+    """Read the first set of arrays that the file has completely; pickled objects are rejected.
+
+    With `only`, other names are rejected too: a misspelt `y` would be taken for missing labels.
+    """
     try:
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise ValueError("it is a single array")
+            if only and (strange := sorted(set(archive.files) - only)):
+                raise ValueError(f"{strange[0]!r} is none of {', '.join(sorted(only))}")
             for names in choices:
                 if all(name in archive for name in names):
                     return {name: archive[name] for name in names}
