@@ -1,0 +1,82 @@
+"""What a Python program may pass as samples, and what becomes of it."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+from coterie.core.errors import DataError
+from coterie.data.samples import read_samples, split_frame
+
+X = np.arange(12, dtype=np.float32).reshape(4, 3)
+Y = [0, 1, 0, 1]
+
+
+class Alone(Dataset[torch.Tensor]):
+    """A data set of x alone."""
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.from_numpy(X[index])
+
+
+FRAME = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": X[:, 2]})
+
+FORMS: dict[str, tuple[Any, Any]] = {
+    "array": (X, None),
+    "tensor": (torch.from_numpy(X).requires_grad_(), None),
+    "list of lists": (X.tolist(), None),
+    "list of tensors": (list(torch.from_numpy(X)), None),
+    "pair": ((X, Y), Y),
+    "pair without labels": ((X, None), None),
+    "pair of tensors": ((torch.from_numpy(X), torch.tensor(Y)), Y),
+    "frame": (FRAME, None),
+    "pair of frame and column": ((FRAME, pd.Series(Y)), Y),
+    "torch data set of pairs": (TensorDataset(torch.from_numpy(X), torch.tensor(Y)), Y),
+    "torch data set of samples": (Alone(), None),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_arrays(form: str) -> None:
+    given, expected = FORMS[form]
+    read = read_samples(given)
+    assert np.array_equal(read.x, X)
+    assert (read.y is None) == (expected is None)
+    assert expected is None or list(read.y) == expected
+
+
+def test_a_column_of_a_frame_has_the_labels() -> None:
+    frame = FRAME.assign(died=["yes", "no", None, "no"])
+    read = read_samples(frame, label="died")
+    assert np.array_equal(read.x, X)
+    assert list(read.y)[:2] == ["yes", "no"]
+    with pytest.raises(DataError, match="label='dead' is no column .* it has: a, b, c, died"):
+        read_samples(frame, label="dead")
+    with pytest.raises(DataError, match="site 'n', column 'died': 'yes' is not a number"):
+        read_samples(frame, name="site 'n'")
+
+
+def test_a_frame_is_split_by_its_column_of_sites() -> None:
+    parts = split_frame(FRAME.assign(site=["s", "n", "s", "n"]), "site")
+    assert list(parts) == ["n", "s"]
+    assert parts["s"]["a"].tolist() == [0.0, 6.0]
+    with pytest.raises(DataError, match="row 1, column 'site': the site is missing"):
+        split_frame(FRAME.assign(site=["s", None, "s", "n"]), "site")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((X, Y, Y), r"a tuple is \(x, y\), and this one has 3 entries"),
+        ([[1, 2], [3]], "site 'a' cannot be read as an array of equal samples"),
+    ],
+)
+def test_what_is_no_sample_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_samples(given, name="site 'a'")
