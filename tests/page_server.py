@@ -33,7 +33,12 @@ SMALL = {
 }
 ELSEWHERE = ("cifar10", "cifar100", "mnist", "fashion-mnist")  # data that are not on every machine
 IMPORTED = (  # torch._dynamo comes with the first step of torch's optimisers, in two seconds
-    *("coterie.cli.main", "coterie.cli.progress", "coterie.experiment.run", "coterie.report.page"),
+    *(
+        "coterie.cli.main",
+        "coterie.report.progress",
+        "coterie.experiment.run",
+        "coterie.report.page",
+    ),
     *("sklearn.datasets", "sklearn.manifold", "torch._dynamo"),
 )
 STUB = "#!{python} -IS\nimport sys\nsys.path.insert(0, {folder!r})\n{body}\n"

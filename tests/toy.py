@@ -8,7 +8,9 @@ import numpy as np
 
 import coterie
 from coterie.engine.record import Event, RoundEvent
-from coterie.experiment.run import Result
+from coterie.experiment.config import resolve
+from coterie.experiment.prepare import Experiment, prepare
+from coterie.experiment.result import Result
 
 CLASSES, ENTRIES, CLIENTS = 3, 6, 6
 
@@ -51,6 +53,11 @@ def run(
     return coterie.run(tables(data, **changes), out=out, resume=resume, recorders=recorders)
 
 
+def prepared(data: Path, folder: Path, **changes: Any) -> Experiment:
+    """The toy configuration, ready to start: its data, partition and networks."""
+    return prepare(resolve(tables(data, **changes)), folder)
+
+
 def trace(folder: Path) -> list[dict[str, Any]]:
     """The events of a run, less what the clock says."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -61,8 +68,9 @@ def trace(folder: Path) -> list[dict[str, Any]]:
 
 def outputs(folder: Path) -> dict[str, bytes]:
     """The bytes of every model that a run left."""
-    paths = sorted([*folder.glob("model.safetensors"), *folder.glob("personal/*")])
-    assert paths, f"{folder} holds no model"
+    weights = [*folder.glob("*.safetensors"), *folder.glob("personal/*")]
+    assert weights, f"{folder} holds no model"
+    paths = [*sorted(weights), folder / "model.json"]
     return {path.name: path.read_bytes() for path in paths}
 
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from coterie.engine.record import RoundEvent as RoundEvent
     from coterie.engine.record import StartEvent as StartEvent
     from coterie.experiment.fit import fit as fit
-    from coterie.experiment.run import Result as Result
+    from coterie.experiment.history import History as History
+    from coterie.experiment.result import Result as Result
+    from coterie.experiment.result import load as load
     from coterie.experiment.run import run as run
     from coterie.kit import Evaluator as Evaluator
     from coterie.kit import FederatedEvaluator as FederatedEvaluator
@@ -32,7 +34,9 @@ _NAMES = {
     "core.errors": ("CoterieError",),
     "engine.record": ("ClientEvent", "NoteEvent", "Recorder", "RoundEvent", "StartEvent"),
     "experiment.fit": ("fit",),
-    "experiment.run": ("Result", "run"),
+    "experiment.history": ("History",),
+    "experiment.result": ("Result", "load"),
+    "experiment.run": ("run",),
     "kit": ("Evaluator", "FederatedEvaluator", "Method", "Objective", "losses"),
 }
 _HOMES = {name: f"coterie.{module}" for module, names in _NAMES.items() for name in names}

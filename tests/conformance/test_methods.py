@@ -18,7 +18,7 @@ from coterie.core.task import METHOD, Round, Task
 from coterie.engine.site import Site
 from coterie.experiment.config import load
 from coterie.experiment.prepare import Experiment, prepare
-from coterie.experiment.run import Result
+from coterie.experiment.result import Result
 from coterie.kit.aggregate import Screen
 from coterie.kit.context import ServerContext
 from coterie.kit.stages import plan_rounds

@@ -21,11 +21,11 @@ from safetensors.numpy import load_file
 import coterie
 import toy
 from coterie.cli.main import app, main
-from coterie.cli.progress import Watcher
 from coterie.core.errors import ConfigError, DataError
 from coterie.engine.record import MetricsFile
 from coterie.experiment.config import resolve
 from coterie.experiment.tables import shipped
+from coterie.report.progress import Watcher
 
 Command = Callable[..., str]
 
@@ -42,6 +42,7 @@ KINDS = {
 KEYS = {
     *("round", "stage", "cohort", "lost", "rejected", "skipped", "metrics", "bytes_up"),
     *("bytes_down", "evaluation_bytes_up", "evaluation_bytes_down", "seconds", "digest", "states"),
+    "clients",
 }
 
 
@@ -119,13 +120,13 @@ def test_a_run_prints_plain_lines_and_a_table(config: Path, command: Command) ->
     assert rows["report"] == "here/report.html"
 
 
-def test_the_default_directory_is_the_configuration_and_the_time(
+def test_the_default_directory_is_the_method_the_data_and_the_time(
     config: Path, tmp_path: Path, command: Command
 ) -> None:
     first = command("run", config, "--quiet")
     second = command("run", config, "--quiet", "run.seed=6")
-    assert re.fullmatch(r"runs/my-toy-\d{8}-\d{6}\n", first)
-    assert re.fullmatch(r"runs/my-toy-\d{8}-\d{6}(-2)?\n", second)
+    assert re.fullmatch(r"runs/fedavg-arrays-\d{8}-\d{6}\n", first)
+    assert re.fullmatch(r"runs/fedavg-arrays-\d{8}-\d{6}(-2)?\n", second)
     assert first != second
     assert {f"runs/{path.name}\n" for path in (tmp_path / "runs").iterdir()} == {first, second}
 
@@ -151,9 +152,10 @@ def test_what_a_run_leaves(config: Path, tmp_path: Path, command: Command) -> No
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     assert names == {
         *("config.toml", "partition.json", "metrics.jsonl", "checkpoints"),
-        *("model.safetensors", "report.html"),
+        *("model.safetensors", "best.safetensors", "model.json", "report.html"),
     }
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {
+        "best",
         "round_000000",
         "round_000001",
     }
@@ -276,7 +278,7 @@ def test_debug_before_the_command_also_shows_what_failed_on_a_client(
         raise Stopped
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("coterie.cli.progress.Display", display)
+    monkeypatch.setattr("coterie.report.progress.Display", display)
     for arguments in (["run"], ["--debug", "run"], ["run", "--debug"]):
         with pytest.raises(SystemExit):
             main(arguments)
@@ -363,8 +365,8 @@ def test_on_a_terminal_a_list_says_what_each_is(monkeypatch: pytest.MonkeyPatch)
 
 def test_python_may_pass_a_table_or_a_dotted_key(config: Path, tmp_path: Path) -> None:
     changed = coterie.run(config, out=tmp_path / "a", local={"lr": 0.1}, **{"run.seed": 9})
-    assert changed.experiment.config.local.lr == 0.1
-    assert changed.experiment.config.run.seed == 9
+    assert changed.config["local"]["lr"] == 0.1
+    assert changed.config["run"]["seed"] == 9
     assert changed.metrics == changed.history[-1].metrics
     assert changed.encoder() is not None
     with pytest.raises(ConfigError, match=r"there is no table .lr.; did you mean local\.lr"):

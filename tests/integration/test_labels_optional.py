@@ -111,7 +111,9 @@ def test_two_equal_views_are_refused(fit: Fit) -> None:
 def test_a_partition_by_class_is_refused_by_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=images(40, 0))
     changes: dict[str, Any] = {"data": {"name": "arrays", "root": str(tmp_path / "own.npz")}}
-    with pytest.raises(ConfigError, match="Dirichlet needs the class of every sample, and 32 of 32"):
+    with pytest.raises(
+        ConfigError, match="Dirichlet needs the class of every sample, and 32 of 32"
+    ):
         coterie.run("digits/simsiam", out=tmp_path / "a", **changes)
     changes |= {"partition": {"kind": "iid", "clients": 2}, **TINY, "objective": SIMSIAM}
     result = coterie.run("digits/simsiam", out=tmp_path / "b", **changes)
@@ -131,9 +133,7 @@ def test_flat_folders_and_the_class_none_have_no_labels(tmp_path: Path) -> None:
     paint(root / "mixed" / "dark", 10, 2)
     paint(root / "mixed" / "bright", 10, 3)
     tables: dict[str, Any] = {**TINY, "data": {"name": "sites", "root": str(root)}}
-    result = coterie.run(
-        "digits/simsiam", out=tmp_path / "run", **{**tables, "objective": SIMSIAM}
-    )
+    result = coterie.run("digits/simsiam", out=tmp_path / "run", **{**tables, "objective": SIMSIAM})
     assert result.config["partition"]["kind"] == "by-group"  # not that of the digits
     assert (result.clients, result.classes) == (("flat", "mixed"), ("bright", "dark"))
     assert result.metrics["knn_bank"] == 16

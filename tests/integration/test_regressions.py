@@ -45,8 +45,8 @@ def test_personal_models_are_whole(toy_data: Path, tmp_path: Path) -> None:
 def test_text_with_brackets_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
-    from coterie.cli.progress import Display
     from coterie.engine.record import NoteEvent
+    from coterie.report.progress import Display
 
     Display(Console(width=200))(NoteEvent("client 1 failed: [/data/x] [enforce fail]"))
     assert "[/data/x] [enforce fail]" in capsys.readouterr().out

@@ -8,7 +8,8 @@ import pytest
 
 from coterie.cli.main import main
 from coterie.engine.record import Event, RoundEvent
-from coterie.experiment.run import Result, execute
+from coterie.experiment.result import Result
+from coterie.experiment.run import execute
 from coterie.reproduce import runs
 from coterie.reproduce.recipe import list_shipped
 

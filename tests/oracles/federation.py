@@ -19,7 +19,8 @@ from coterie.engine.client_states import StateStore
 from coterie.experiment.config import load
 from coterie.experiment.given import GIVEN, divide_sites
 from coterie.experiment.prepare import prepare
-from coterie.experiment.run import Result, execute
+from coterie.experiment.result import Result
+from coterie.experiment.run import execute
 from coterie.kit import Stage
 from coterie.kit.context import ClientContext, ServerContext
 from coterie.nets.heads import Network

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import coterie
 from coterie.core.batch import Batch
-from coterie.experiment.run import Result
+from coterie.experiment.result import Result
 from coterie.kit.objective import Loss, Objective
 from coterie.nets.build import Backbone
 from coterie.nets.heads import Network

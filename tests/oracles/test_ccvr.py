@@ -136,7 +136,7 @@ def only(**more: Any) -> dict[str, Any]:
 
 def test_a_run_is_what_was_done_by_hand(toy_data: Path, tmp_path: Path, short: None) -> None:
     result = toy.run(toy_data, tmp_path, run={"rounds": 2}, evaluate=only(also=["linear_probe"]))
-    experiment = result.experiment
+    experiment = toy.prepared(toy_data, tmp_path)
     site, nets = Site(experiment.spec, experiment.partition), experiment.parts.nets(METHOD)
     net = nets.frozen("model", result.model().state_dict(), {})
     shards = [site._everything(client) for client in experiment.partition.clients]

@@ -1,5 +1,6 @@
 """Centralised training: the union of the data on one client."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -23,4 +24,5 @@ def test_it_descends_the_loss_of_the_union(tmp_path: Path) -> None:
 def test_it_is_one_client_with_all_samples(toy_data: Path, tmp_path: Path) -> None:
     result = toy.run(toy_data, tmp_path / "run", method={"name": "centralized"})
     assert result.history[0].cohort == [0]
-    assert len(result.experiment.partition.train[0]) == 180
+    summary = json.loads((tmp_path / "run" / "partition.json").read_text())
+    assert [client["train"] for client in summary["clients"]] == [180]

@@ -36,18 +36,10 @@ def test_accuracy_is_the_mean_of_the_clients_models_on_the_global_test_set(
 ) -> None:
     result = toy.run(toy_data, tmp_path / "run", method={"name": "solo"})
     assert not (tmp_path / "run" / "model.safetensors").exists()
-    import torch
-    from safetensors.torch import load_file
-
-    from coterie.engine.spec import Parts
-
-    dataset = result.experiment.dataset
-    x, y = torch.tensor(dataset.x_test), torch.tensor(dataset.y_test)
-    net = Parts(result.experiment.spec).nets("method")["model"]
-    accuracies = []
-    for path in sorted((tmp_path / "run" / "personal").glob("*.safetensors")):
-        net.load_state_dict(load_file(path))
-        accuracies.append(float((net(x).logits.argmax(dim=1) == y).double().mean()))
+    dataset = toy.prepared(toy_data, tmp_path).dataset
+    accuracies = [
+        result.score(dataset.x_test, dataset.y_test, client=client) for client in result.clients
+    ]
     assert len(accuracies) == toy.CLIENTS
     np.testing.assert_allclose(result.metrics["accuracy"], np.mean(accuracies))
     np.testing.assert_allclose(result.metrics["accuracy_std"], np.std(accuracies))

@@ -20,8 +20,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.evaluate.knn import vote
-from coterie.experiment.prepare import Experiment, make_plan
-from coterie.experiment.run import Result, execute
+from coterie.experiment.config import Config
+from coterie.experiment.prepare import Experiment, make_plan, prepare
+from coterie.experiment.result import Result
+from coterie.experiment.run import execute
 from coterie.kit.context import Shard
 from coterie.report.line_chart import draw
 from coterie.reproduce.plan import Study, locate_run, make_study
@@ -31,11 +33,15 @@ HERE = Path(__file__).parent
 COMPONENTS = (32, 128)
 
 
-def run(study: Study, row: str, out: Path) -> Result:
-    """A run of the recipe, or the one that is there."""
+def configure(study: Study, row: str) -> Config:
+    """The configuration of a row of the recipe."""
     cell = study.cell(row, "kNN")
     assert cell is not None
-    config = study.config(cell, cell.points[0], 0)
+    return study.config(cell, cell.points[0], 0)
+
+
+def run(config: Config, out: Path) -> Result:
+    """A run of the recipe, or the one that is there."""
     return execute(config, locate_run(out, config), resume=True)
 
 
@@ -66,16 +72,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/reproduce"))
     out = parser.parse_args().out
     study = make_study(load("ssfl-objectives"), "laptop", seeds=1)
-    untrained, trained = run(study, "untrained", out), run(study, "SimSiam", out)
+    untrained = run(configure(study, "untrained"), out)
+    config = configure(study, "SimSiam")
+    trained, experiment = run(config, out), prepare(config, out)
     curve = tuple(
         (event.round + 1, event.metrics["knn"])
         for event in trained.history
         if "knn" in event.metrics
     )
     before, after = untrained.metrics["knn"], curve[-1][1]
-    tests = len(trained.experiment.dataset.y_test)
+    tests = len(experiment.dataset.y_test)
     error = math.sqrt((before * (1 - before) + after * (1 - after)) / tests)
-    levels = {"untrained network": before, **of_pixels(trained.experiment, out)}
+    levels = {"untrained network": before, **of_pixels(experiment, out)}
     found = {
         "knn": after,
         **levels,

@@ -92,7 +92,7 @@ def reproduce(
 @contextmanager
 def show_progress(trial: "Trial") -> Iterator[Sequence["Recorder"]]:
     """Show a run's progress live on a terminal, nothing elsewhere."""
-    from coterie.cli.progress import Display
+    from coterie.report.progress import Display
 
     console = Console(soft_wrap=True)
     if not console.is_terminal:

@@ -14,9 +14,9 @@ from coterie.core.formatting import align_columns, format_bytes
 
 if TYPE_CHECKING:
     from coterie.experiment.config import Config
-    from coterie.experiment.run import Result
+    from coterie.experiment.result import Result
 
-_OUT = typer.Option(help="Run directory; default: runs/NAME-TIME.")
+_OUT = typer.Option(help="Run directory; default: runs/METHOD-DATA-TIME.")
 _RESUME = typer.Option("--resume", help="Resume the run in --out.")
 _WATCH = typer.Option("--watch", help="Keep watch.html up to date while it runs.")
 _DRY_RUN = typer.Option("--dry-run", help="Check and describe the run, do not start it.")
@@ -45,10 +45,10 @@ def run(
     asked = request(source, parse_overrides(overrides), saved)
 
     # from here on torch is imported, which takes seconds
-    from coterie.cli.progress import Display, Watcher
     from coterie.experiment import run as runner
     from coterie.experiment.config import resolve_request
     from coterie.report.page import write_report
+    from coterie.report.progress import Display, Watcher
 
     config = resolve_request(asked)
     if dry_run:
@@ -57,10 +57,9 @@ def run(
     if quiet:
         typer.echo(runner.execute(config, out, resume, allow_inexact).folder)
         return
-    title = f"{config.tables['method']['name']} on {config.data.name}, seed {config.run.seed}"
-    opening = [title, f"leaves each client: {config.method.leaves}"]
+    opening = runner.describe_start(config)
     display = Display(Console(soft_wrap=True), opening, debug=debug)
-    folder = out or runner.default_folder(config.name)
+    folder = out or runner.default_folder(config)
     recorders: list[Any] = [display, Watcher(folder)] if watch else [display]
     with display:
         result = runner.execute(config, folder, resume, allow_inexact, recorders)
@@ -79,8 +78,8 @@ def closing(result: "Result") -> None:
     """Print the table at the end of a run."""
     from coterie.report.summary import make_headline
 
-    history, settings = result.history, result.experiment.config.evaluate
-    head = make_headline(history, settings.targets, settings.metric)
+    history, settings = result.history, result.config["evaluate"]
+    head = make_headline(history, settings["targets"], settings["metric"])
     rows = []
     if head.final and head.best:
         rows.append((f"final {head.metric}", f"{head.final[0]:.4f}"))

@@ -143,7 +143,8 @@ class EvaluateSettings:
     last: tuple[str, ...] = ()  # additional evaluators after the last round
     targets: tuple[fields.Share, ...] = ()  # accuracies; rounds and bytes to each are reported
     stop_at_target: bool = False  # end the run when the highest target is reached
-    metric: str = "accuracy"  # the metric that the targets refer to
+    metric: str = "accuracy"  # the metric of targets, patience and the best round
+    patience: fields.Count = 0  # end the run after so many evaluations without a new best; 0: never
     evaluators: tuple[str, ...] = ("accuracy", "personal")
 
 

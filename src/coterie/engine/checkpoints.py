@@ -1,6 +1,7 @@
 """Checkpoints: a round is committed if and only if its directory has a valid manifest.
 
     checkpoints/round_000012/   server.safetensors  state.json  manifest.json (SHA-256 of both)
+    checkpoints/best/           weights of the best rounds (`engine/best.py`)
     blobs/<sha256>              large arrays of server states, shared by checkpoints
 
 A commit syncs the metrics lines, writes `round_000012.tmp/`, syncs its files and the folder,
@@ -8,6 +9,7 @@ renames it, syncs the parent, and prunes. A crash at any moment leaves the previ
 this one.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -22,6 +24,7 @@ from coterie.core.bundle import Blob, Bundle, ServerState
 from coterie.core.errors import CheckpointError, CodecError
 from coterie.core.files import disk_errors, make_folder, sync_folder, write_durably
 from coterie.core.task import ClientId
+from coterie.engine.best import Best, BestWeights
 from coterie.engine.client_states import StateStore
 
 _SERVER, _STATE, _MANIFEST = "server.safetensors", "state.json", "manifest.json"
@@ -39,12 +42,14 @@ class Position:
     metrics_bytes: int = 0  # the committed length of metrics.jsonl, and its hash
     metrics_sha256: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)  # what the bits depend on
+    best: Best | None = None  # the best round so far, if there is a global model
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Position":
-        """Parse what `asdict` and JSON wrote."""
+        """Parse what `asdict` and JSON wrote; older checkpoints have no best round."""
         states = {int(c): (int(r), str(d)) for c, (r, d) in values.pop("states").items()}
-        return cls(states=states, **values)
+        best = values.pop("best", None)
+        return cls(states=states, best=Best(**best) if best else None, **values)
 
 
 class CheckpointStore:
@@ -53,6 +58,7 @@ class CheckpointStore:
     def __init__(self, run: Path, keep: int = 2) -> None:
         self.run, self.keep = run, keep
         self.folder, self.blobs = run / "checkpoints", run / "blobs"
+        self.best = BestWeights(run)
         self._references: dict[int, frozenset[str]] = {}  # blobs, by checkpoint
 
     def rounds(self) -> list[int]:
@@ -87,6 +93,7 @@ class CheckpointStore:
                 shutil.rmtree(temporary, ignore_errors=True)
             for old in self.rounds()[: -self.keep]:
                 shutil.rmtree(self._path(old), ignore_errors=True)
+            self.best.prune(self._list_best())
             self.remove_unused_blobs(Bundle())
 
     def adopt_blobs(self, server: ServerState) -> ServerState:
@@ -165,6 +172,16 @@ class CheckpointStore:
         except (OSError, ValueError, KeyError, TypeError, CodecError) as error:
             raise CheckpointError(f"{folder}: {type(error).__name__}: {error}") from error
         return server, position
+
+    def _list_best(self) -> set[int]:
+        """List the best rounds that checkpoints refer to; a damaged one refers to none."""
+        rounds = set[int]()
+        for round in self.rounds():
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                state = json.loads((self._path(round) / _STATE).read_bytes())
+                if (best := Position.from_json(state).best) is not None:
+                    rounds.add(best.round)
+        return rounds
 
     def _read_references(self, round: int) -> frozenset[str]:
         """List the blobs that a checkpoint refers to; none if it is damaged."""

@@ -24,6 +24,7 @@ class Measured:
     """The metrics of an evaluation, and the bytes that were sent for it."""
 
     metrics: dict[str, float] = field(default_factory=dict)
+    clients: dict[str, dict[str, float]] = field(default_factory=dict)  # by client name
     bytes_up: int = 0
     bytes_down: int = 0
 
@@ -107,7 +108,8 @@ class _Evaluating:
             for name, evaluator in parts.due_evaluators(self.round).items()
             if alone or evaluator.where == "client"
         }
-        asked = [info for info in self.player.executor.clients() if alone or info.tests > 0]
+        everyone = self.player.executor.clients()
+        asked = [info for info in everyone if alone or info.tests > 0]
         if not chosen or not asked:
             return
         down = evaluation_payload(parts, self.server, self.round)
@@ -121,6 +123,19 @@ class _Evaluating:
                 in_order = dict(sorted(scores[name].items()))
                 summarise = evaluator.summarise if evaluator.where == "client" else _over_models
                 self.result.metrics.update(summarise(in_order))
+                prefix = "" if evaluator.where == "client" else "global_"
+                self._keep(in_order, {info.id: info.name for info in everyone}, prefix)
+
+    def _keep(
+        self,
+        scores: Mapping[ClientId, Mapping[str, float]],
+        names: Mapping[ClientId, str],
+        prefix: str,
+    ) -> None:
+        """Keep what each client measured; `prefix` marks metrics on the global test data."""
+        for client, metrics in scores.items():
+            finite = {f"{prefix}{k}": v for k, v in metrics.items() if math.isfinite(v)}
+            self.result.clients.setdefault(names[client], {}).update(finite)
 
     def run_program(self, name: str, program: FederatedEvaluator) -> None:
         """Play the rounds of an evaluator that is a federated program."""

@@ -7,14 +7,16 @@ The steps of a round carry the numbers of the design page:
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from coterie.core.bundle import ServerState
+from coterie.core.bundle import ServerState, Tensors
 from coterie.core.errors import RunFailed
+from coterie.core.formatting import counted
 from coterie.core.settings import Checkpoint, Cohort
 from coterie.core.task import METHOD, Attempt, Round
+from coterie.engine.best import Best, count_stale, find_best
 from coterie.engine.checkpoints import CheckpointStore, Position
 from coterie.engine.cohort import Invited, invite
 from coterie.engine.evaluation import Evaluation, Measured, evaluation_payload
@@ -24,6 +26,7 @@ from coterie.engine.replies import Replies, combine_digests
 from coterie.kit.stages import Stage, plan_rounds
 
 _DIVERGED_ROUNDS = 3  # in a row with no finite client: the run ends
+_FEW_CLIENTS = 100  # with more, each client's values are recorded in the last round only
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Standing:
     server: ServerState
     position: Position
     history: tuple[RoundEvent, ...]
+    best_weights: Tensors | None = None  # of the best round, until a commit writes them
 
 
 class Loop:
@@ -69,6 +73,7 @@ class Loop:
 
     def run(self, standing: Standing) -> Standing:
         """Play the remaining rounds; on an interrupt commit those that are finished."""
+        standing = self._check_best(standing)
         first = standing.position.round + 1
         self._attempt = replace(self._attempt, first=first)
         start = StartEvent(self.plan.folder, len(self.clients), first, len(self.rounds))
@@ -130,16 +135,22 @@ class Loop:
             seconds=time.perf_counter() - begin,
             digest=server.digest(),
             states=combine_digests(states),
+            clients=measured.clients,
         )
+        finished = round.last or self._is_over((*before.history, event))
+        if len(self.clients) > _FEW_CLIENTS and not finished:
+            event = replace(event, clients={})
         position = replace(
             before.position,
             round=round.index,
-            finished=round.last or self._at_target(event),
+            finished=finished,
             skipped=before.position.skipped + 1 if skipped else 0,
             diverged=before.position.diverged + 1 if replies.all_diverged() else 0,
             states=states,
         )
-        return self._close(Standing(server, position, (*before.history, event)), replies)
+        history = (*before.history, event)
+        standing = Standing(server, position, history, before.best_weights)
+        return self._close(self._note_best(standing), replies)
 
     def _is_skipped(self, stage: Stage, invited: Invited, played: Played) -> bool:
         """Whether a round had too few valid replies; if the round is required, the run fails."""
@@ -171,7 +182,7 @@ class Loop:
             raise RunFailed(problem)
         every = self.plan.checkpoint.every
         if position.finished or (every and (position.round + 1) % every == 0):
-            self._commit(standing)  # 12
+            return self._commit(standing)  # 12
         return standing
 
     def _find_problem(self, position: Position, replies: Replies) -> str | None:
@@ -190,13 +201,60 @@ class Loop:
             )
         return None
 
-    def _commit(self, standing: Standing) -> None:
+    def _commit(self, standing: Standing) -> Standing:
+        """Commit a round; the weights of a new best round are written first, then released."""
         size, sha256 = self.metrics.sync(len(standing.history))
         position = replace(standing.position, metrics_bytes=size, metrics_sha256=sha256)
+        if position.best is not None and standing.best_weights is not None:
+            best = self.store.best.write(position.best, standing.best_weights)
+            position = replace(position, best=best)
         self.store.commit(standing.server, position)
+        return replace(standing, position=position, best_weights=None)
 
-    def _at_target(self, event: RoundEvent) -> bool:
+    def _note_best(self, standing: Standing) -> Standing:
+        """Keep the weights of the last round if it is the best one so far."""
+        metric, best = self.plan.evaluation.settings.metric, standing.position.best
+        event = standing.history[-1]
+        value = event.metrics.get(metric)
+        if value is None or (best is not None and value <= best.value):
+            return standing
+        weights = self.parts.method.model(standing.server)
+        if weights is None:
+            return standing
+        position = replace(standing.position, best=Best(event.round, metric, value))
+        return replace(standing, position=position, best_weights=weights)
+
+    def _check_best(self, standing: Standing) -> Standing:
+        """Check the weights of the best round so far; without them, look for it from here on."""
+        best, metric = standing.position.best, self.plan.evaluation.settings.metric
+        if find_best(standing.history, metric) is None or standing.best_weights is not None:
+            return standing
+        if self.parts.method.model(standing.server) is None:
+            return standing
+        if best is not None and self.store.best.read(best) is not None:
+            return standing
+        round = standing.position.round + 1
+        self.recorders.note(
+            f"the weights of the best round before round {round} are missing or damaged: it is "
+            f"looked for again from round {round} on"
+        )
+        return self._note_best(replace(standing, position=replace(standing.position, best=None)))
+
+    def _is_over(self, history: Sequence[RoundEvent]) -> bool:
+        """Whether a run ends before its last round: at its target, or out of patience."""
         settings = self.plan.evaluation.settings
-        if not (settings.stop_at_target and settings.targets):
+        target = max(settings.targets, default=None) if settings.stop_at_target else None
+        if target is not None and reached(history[-1:], settings.metric, target):
+            return True
+        last, _ = self.rounds[-1]
+        stale = count_stale(history, settings.metric, last.name)
+        if not settings.patience or stale < settings.patience:
             return False
-        return reached([event], settings.metric, max(settings.targets)) is not None
+        best = find_best(history, settings.metric)
+        assert best is not None  # else nothing is stale
+        self.recorders.note(
+            f"the run ends after round {history[-1].round + 1}: {settings.metric} has not improved "
+            f"in {counted(stale, 'evaluation')} (evaluate.patience) since "
+            f"{best.metrics[settings.metric]:.4g} in round {best.round + 1}"
+        )
+        return True

@@ -30,6 +30,8 @@ class RoundEvent:
     seconds: float
     digest: str  # of the server's state
     states: str  # of the clients' states
+    clients: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What was measured on each client, by its name and by metric."""
 
     def line(self) -> str:
         """Return the event as a JSON line."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -54,10 +55,12 @@ def _read_holder(file: IO[str]) -> str:
     return "another process"
 
 
-def write_weights(path: Path, weights: Tensors) -> None:
-    """Write a model to a safetensors file, atomically."""
+def write_weights(path: Path, weights: Tensors) -> str:
+    """Write a model to a safetensors file, atomically, and return its SHA-256."""
     copies = {name: tensor.clone().contiguous() for name, tensor in weights.items()}
-    replace_durably(path, save(copies, metadata={"format": "pt"}))
+    data: bytes = save(copies, metadata={"format": "pt"})
+    replace_durably(path, data)
+    return hashlib.sha256(data).hexdigest()
 
 
 def next_attempt(folder: Path) -> int:
@@ -73,7 +76,7 @@ def next_attempt(folder: Path) -> int:
 
 def clean(folder: Path) -> None:
     """Remove incomplete files of a killed process; needs the lock, before workers are started."""
-    for pattern in ("*.tmp", "clients/*/*.tmp", "personal/*.tmp"):
+    for pattern in ("*.tmp", "clients/*/*.tmp", "personal/*.tmp", "checkpoints/best/*.tmp"):
         for incomplete in folder.glob(pattern):
             incomplete.unlink(missing_ok=True)
     for leftover in [folder / "spool", folder / "evaluation", *folder.glob("checkpoints/*.tmp")]:
@@ -85,7 +88,8 @@ def has_foreign_files(folder: Path) -> bool:
 
     A run that was killed at its start leaves its first files, complete or as `NAME.PID.tmp`.
     """
-    first = "|".join(map(re.escape, (_LOCK, _ATTEMPT, "partition.json", "config.toml")))
+    names = (_LOCK, _ATTEMPT, "partition.json", "model.json", "config.toml")
+    first = "|".join(map(re.escape, names))
     own = re.compile(rf"({first})(\.\d+\.tmp)?")
     return not all(own.fullmatch(path.name) for path in folder.iterdir())
 

@@ -106,12 +106,12 @@ class Site:
         weights = None
         if program is None or program.own_models or "evaluated" not in task.down:
             weights = self.parts.method.personal(ctx, task.down, state)
-        if task.op == "personal":
-            if weights is not None:
-                file = self.partition.file_name(task.client)
-                write_weights(Path(self.spec.folder) / "personal" / file, weights)
-            return {}
         net = ctx.frozen(task.down["evaluated"] if weights is None else weights)
+        if task.op == "personal":
+            file = self.partition.file_name(task.client)
+            # with the names that this client keeps: the file alone is its whole model
+            write_weights(Path(self.spec.folder) / "personal" / file, net.net.state_dict())
+            return {}
         if program is None:
             return self._evaluate(task, ctx, net)
         store = self._program_store(task.program)

@@ -1,16 +1,19 @@
 """`fit`: train on data that a Python program has in memory, one part a site."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from coterie.core.errors import ConfigError
 from coterie.data.datasets import Kind
 from coterie.data.formats import npz
 from coterie.engine.record import Recorder
-from coterie.experiment.config import Config, load
+from coterie.experiment.config import load
 from coterie.experiment.given import GIVEN, divide_sites, has_labels, read_sites
-from coterie.experiment.run import Result, execute
+from coterie.experiment.result import PathLike, Result
+from coterie.experiment.run import describe_start, execute
 from coterie.experiment.settle import list_unlabelled
+from coterie.report.progress import show_progress
 
 _BACKBONES: dict[Kind, str] = {"image": "simple-cnn", "signal": "conv1d", "table": "mlp"}
 _KINDS: dict[int, Kind] = {2: "table", 3: "signal", 4: "image"}  # by the axes of a batch
@@ -25,7 +28,7 @@ def fit(
     kind: Literal["auto", "image", "signal", "table"] = "auto",
     method: Any = "fedavg",
     objective: Any = None,
-    out: Any = None,
+    out: PathLike | None = None,
     resume: bool = False,
     allow_inexact: bool = False,
     progress: bool | None = None,
@@ -52,6 +55,9 @@ def fit(
     first = npz.arrange(given.x, f"site {name!r}", kind)
     net = _BACKBONES[_KINDS.get(first.ndim, "image")]
     base = {"data": {"name": GIVEN, "kind": kind}, "net": {"backbone": net}}
-    config: Config = load(base, {"method": method, "objective": objective, **tables})
+    config = load(base, {"method": method, "objective": objective, **tables})
     divided = divide_sites(read, test, config.run.seed, kind)
-    return execute(config, out, resume, allow_inexact, recorders, divided)
+    folder = Path(out) if out is not None else None
+    with show_progress(progress, describe_start(config)) as shown:
+        listeners = [*shown, *recorders]
+        return execute(config, folder, resume, allow_inexact, listeners, divided, caller="fit")

@@ -1,89 +1,59 @@
-"""Runs a configuration from its start, or resumes it, and writes the outputs."""
+"""Runs a configuration from its start, or resumes it."""
 
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from safetensors.torch import load_file
-
 from coterie.core import exact
-from coterie.core.bundle import Tensors
 from coterie.core.errors import CheckpointError, ConfigError, DataError, Interrupted
 from coterie.core.files import replace_durably
-from coterie.core.task import METHOD
-from coterie.data.batches import DataShard
-from coterie.engine import embedding, rundir
+from coterie.engine import rundir
 from coterie.engine.loop import Loop, Plan, Standing
 from coterie.engine.play import Player
-from coterie.engine.record import Recorder, Recorders, RoundEvent
-from coterie.engine.spec import Parts
+from coterie.engine.record import Recorder, Recorders
 from coterie.engine.tensorboard import TensorBoard
 from coterie.experiment.config import Config, load
 from coterie.experiment.given import Divided
+from coterie.experiment.outputs import describe_model, is_complete, write_outputs
 from coterie.experiment.prepare import (
     Experiment,
     make_executor,
     make_plan,
     prepare,
 )
+from coterie.experiment.result import CONFIG, Caller, PathLike, Result, say_how_to_resume
 from coterie.experiment.tables import Source, read
-from coterie.nets.heads import Network
-from coterie.report.page import write_report
+from coterie.report.progress import show_progress
 
-CONFIG, PARTITION = "config.toml", "partition.json"
-MODEL, REPORT = "model.safetensors", "report.html"
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run."""
-
-    folder: Path
-    history: Sequence[RoundEvent]
-    experiment: Experiment
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """The metrics of the last round."""
-        return self.history[-1].metrics
-
-    def model(self) -> Network:
-        """Load the trained network, in eval mode."""
-        if not (self.folder / MODEL).is_file():
-            raise ConfigError(f"the method of {self.folder} has no global model, see personal/")
-        net = Parts(self.experiment.spec).nets(METHOD)["model"]
-        net.load_state_dict(load_file(self.folder / MODEL), strict=False)
-        return net.eval()
-
-    def encoder(self) -> torch.nn.Module:
-        """Load the trained backbone alone, which maps images to representations."""
-        return self.model().backbone
+PARTITION = "partition.json"
 
 
 def run(
     config: Source = None,
     *,
-    out: str | Path | None = None,
+    out: PathLike | None = None,
     resume: bool = False,
     allow_inexact: bool = False,
+    progress: bool | None = None,
     recorders: Sequence[Recorder] = (),
-    **overrides: Any,
+    **tables: Any,
 ) -> Result:
     """Run a configuration: a path, a shipped name, or tables as a dictionary.
 
-    Overrides are tables (`local={"lr": 0.1}`) or dotted keys (`**{"local.lr": 0.1}`).
+    `tables` override it, as tables (`local={"lr": 0.1}`) or dotted keys (`**{"local.lr": 0.1}`).
+    `progress` shows the rounds; None: in a terminal and in a notebook.
     """
     folder = Path(out) if out is not None else None
     saved = folder / CONFIG if resume and folder is not None else None
-    return execute(load(config, overrides, saved), folder, resume, allow_inexact, recorders)
+    resolved = load(config, tables, saved)
+    with show_progress(progress, describe_start(resolved)) as shown:
+        listeners = [*shown, *recorders]
+        return execute(resolved, folder, resume, allow_inexact, listeners, caller="run")
 
 
 def execute(
@@ -93,11 +63,13 @@ def execute(
     allow_inexact: bool = False,
     recorders: Sequence[Recorder] = (),
     given: Divided | None = None,
+    caller: Caller = "command",
 ) -> Result:
     """Prepare, lock, start or resume, run to the end, write the outputs."""
     if resume and folder is None:
         raise ConfigError("--resume needs --out, the directory of the run to resume")
-    folder = folder or default_folder(config.name)
+    sites = f"{len(given[1].clients)}-sites" if given is not None else ""
+    folder = folder or default_folder(config, sites)
     with exact.exact_arithmetic():
         experiment = prepare(config, folder, given)
         if folder.is_dir() and not rundir.is_used(folder) and rundir.has_foreign_files(folder):
@@ -108,12 +80,28 @@ def execute(
                     f"{folder} holds a run already; add --resume to resume it, or choose another "
                     "--out"
                 )
-            return _drive(experiment, folder, allow_inexact, recorders)
+            try:
+                _drive(experiment, folder, allow_inexact, recorders)
+            except KeyboardInterrupt:
+                again = say_how_to_resume(folder, caller)
+                raise Interrupted(f"interrupted; resume with: {again}") from None
+    return Result(folder, config.objects)
 
 
-def default_folder(name: str) -> Path:
-    """Choose `runs/<config>-<time>`, with a number behind it if that exists."""
-    stem = f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+def describe_start(config: Config) -> list[str]:
+    """Describe a run in two lines: what is trained, and what leaves a client."""
+    title = f"{config.tables['method']['name']} on {config.data.name}, seed {config.run.seed}"
+    return [title, f"leaves each client: {config.method.leaves}"]
+
+
+def default_folder(config: Config, data: str = "") -> Path:
+    """Choose `runs/<method>-<objective, unless supervised>-<data>-<time>`, always a new one."""
+    tables = config.tables
+    objective = tables["objective"]["name"]
+    parts = [tables["method"]["name"], "" if objective == "supervised" else objective]
+    parts.append(data or config.data.name)
+    parts.append(time.strftime("%Y%m%d-%H%M%S"))
+    stem = "-".join(_shorten_name(part) for part in parts if part)
     folder, number = Path("runs") / stem, 1
     while folder.exists():
         number += 1
@@ -121,9 +109,15 @@ def default_folder(name: str) -> Path:
     return folder
 
 
+def _shorten_name(name: str) -> str:
+    """Write the name of a part for a folder; of a user's own part, its class in lower case."""
+    own = name.rpartition(":")[2].lower() if ":" in name else name
+    return re.sub(r"[^A-Za-z0-9.]+", "-", own)
+
+
 def _drive(
     experiment: Experiment, folder: Path, allow_inexact: bool, listeners: Sequence[Recorder]
-) -> Result:
+) -> None:
     """Start or resume a run in a locked folder, and write its outputs."""
     rundir.clean(folder)
     _begin(experiment, folder)
@@ -137,27 +131,22 @@ def _drive(
         recorders.note("the data have clients of their own: partition.kind=by-group")
     plan = make_plan(experiment, folder)
     standing = _load_standing(plan, allow_inexact, recorders)
-    if standing and standing.position.finished and _is_complete(experiment, folder, standing):
-        return Result(folder, standing.history, experiment)
-    try:
-        with closing(make_executor(experiment)) as executor:
-            player = Player(experiment.parts, executor, recorders, experiment.config.server)
-            loop = Loop(plan, player, rundir.next_attempt(folder))
-            standing = loop.run(standing or loop.start())
-            _finish(experiment, folder, loop, standing)
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"interrupted; resume with: coterie run --out {folder} --resume"
-        ) from None
-    return Result(folder, standing.history, experiment)
+    if standing and standing.position.finished and is_complete(experiment, folder, standing):
+        return
+    with closing(make_executor(experiment)) as executor:
+        player = Player(experiment.parts, executor, recorders, experiment.config.server)
+        loop = Loop(plan, player, rundir.next_attempt(folder))
+        standing = loop.run(standing or loop.start())
+        write_outputs(experiment, folder, loop, standing)
 
 
 def _begin(experiment: Experiment, folder: Path) -> None:
-    """Write configuration and partition, or check that they are those of the run."""
+    """Write partition, model and configuration, or check that they are those of the run."""
     summary = experiment.summary()
     config = folder / CONFIG
     if not config.exists():
         replace_durably(folder / PARTITION, json.dumps(summary, indent=1).encode())
+        describe_model(experiment).write(folder)
         replace_durably(config, experiment.config.to_toml().encode())
         return
     if difference := experiment.config.difference(read(config)):
@@ -191,43 +180,3 @@ def _load_standing(plan: Plan, allow_inexact: bool, recorders: Recorders) -> Sta
     store.discard_after(position.round)
     metrics.truncate(position.metrics_bytes)
     return Standing(server, position, tuple(metrics.read()))
-
-
-def _is_complete(experiment: Experiment, folder: Path, standing: Standing) -> bool:
-    """Whether all outputs of a finished run exist."""
-    method, outputs = experiment.parts.method, [REPORT]
-    if method.model(standing.server) is not None:
-        outputs += [MODEL, embedding.EMBEDDING] if experiment.config.record.embedding else [MODEL]
-    if method.has("personal"):
-        outputs.append("personal")
-    return all((folder / name).exists() for name in outputs)
-
-
-def _finish(experiment: Experiment, folder: Path, loop: Loop, standing: Standing) -> None:
-    """Write the outputs; the report comes last and marks a finished run."""
-    weights = experiment.parts.method.model(standing.server)
-    if weights is not None:
-        rundir.write_weights(folder / MODEL, weights)
-        if experiment.config.record.embedding:
-            _embed(experiment, folder, weights)
-    if experiment.parts.method.has("personal"):
-        loop.write_personal(standing)
-    rundir.clean(folder)
-    write_report(folder)
-
-
-def _embed(experiment: Experiment, folder: Path, weights: Tensors) -> None:
-    """Write representations of a sample of the training data by the global model."""
-    shares, dataset, spec = experiment.partition, experiment.dataset, experiment.spec
-    rows = embedding.draw(shares.train, experiment.config.record.embedding, spec.seed)
-    make_shard = partial(DataShard, dataset, test=np.empty(0, np.int64), device=spec.device)
-    samples = {
-        client: (make_shard(own, shift=shares.shifts.get(client)), own)
-        for client, own in rows.items()
-    }
-    nets = experiment.parts.nets(METHOD)
-    net = nets.frozen_on_server("model", weights)
-    with experiment.parts.kernels():
-        path = folder / embedding.EMBEDDING
-        embedding.write(path, net, samples, dataset.y_train, spec.seed)
-    nets.release()

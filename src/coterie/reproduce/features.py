@@ -29,8 +29,8 @@ from coterie.core.task import METHOD
 from coterie.data.batches import DataShard
 from coterie.engine.checkpoints import CheckpointStore
 from coterie.experiment.config import Config
+from coterie.experiment.outputs import MODEL
 from coterie.experiment.prepare import Experiment, make_player, prepare
-from coterie.experiment.run import MODEL
 from coterie.kit.stages import plan_rounds
 from coterie.report.page import format_figures, format_note, make_document
 from coterie.report.scatter import Scatter, chart_points, embed_in_plane

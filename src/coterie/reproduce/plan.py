@@ -12,7 +12,7 @@ import torch
 from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.experiment import config as configuration
-from coterie.experiment.run import REPORT
+from coterie.experiment.outputs import REPORT
 from coterie.experiment.tables import Tables, by_table, shipped, tables_of
 from coterie.reproduce.recipe import Column, Grid, Recipe, Row, Scale, get_at_scale
 

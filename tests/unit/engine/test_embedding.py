@@ -36,7 +36,7 @@ def test_the_file_has_what_the_model_makes_of_the_samples(
 ) -> None:
     changes = {"record": {"embedding": 90}, "net": norms}
     result = toy.run(toy_data, tmp_path / "run", **changes)
-    found, experiment = held(tmp_path / "run"), result.experiment
+    found, experiment = held(tmp_path / "run"), toy.prepared(toy_data, tmp_path, **changes)
     assert set(found) == {"features", "projection", "class", "client", "index"}
     dataset, shares = experiment.dataset, experiment.partition
     assert np.array_equal(found["class"], dataset.y_train[found["index"]])
@@ -60,7 +60,7 @@ def test_a_client_sees_its_samples_with_its_own_shift(toy_data: Path, tmp_path: 
     toy.run(toy_data, tmp_path / "run", run={"rounds": 1}, **record, **shifted)
     result = toy.run(toy_data, tmp_path / "again", run={"rounds": 1}, **record, **shifted)
     found = held(tmp_path / "run")
-    x = torch.from_numpy(result.experiment.dataset.x_train[found["index"]])
+    x = torch.from_numpy(toy.prepared(toy_data, tmp_path).dataset.x_train[found["index"]])
     with torch.no_grad():
         plain = result.model()(x).h.numpy()
     assert not np.allclose(found["features"], plain, atol=1e-3)

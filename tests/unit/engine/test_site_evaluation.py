@@ -81,9 +81,12 @@ def test_a_clients_own_model_is_left_in_a_file_of_its_name(make: MakeSite, tmp_p
     assert weights[WEIGHT].item() == 9.0
 
 
-def test_a_client_without_a_model_of_its_own_leaves_no_file(make: MakeSite, tmp_path: Path) -> None:
+def test_a_client_without_a_model_of_its_own_leaves_the_global_one(
+    make: MakeSite, tmp_path: Path
+) -> None:
     assert make().run(replace(evaluate(), op="personal")).error is None
-    assert not (tmp_path / "personal").exists()
+    weights = load_file(tmp_path / "personal" / "0.safetensors")
+    assert weights[WEIGHT].item() == value(evaluate().down, "evaluated")
 
 
 def test_states_of_a_program_last_for_one_evaluation_and_are_not_the_methods(

@@ -149,7 +149,7 @@ def test_a_personal_probe_uses_the_clients_encoder_all_labels_and_its_own_tests(
     two = {"name": "toy_methods:TwoModels"}
     chosen = {"every": 0, "with": ["personal_probe", "naive_probe", "federated_probe"]}
     result = toy.run(toy_data, tmp_path, method=two, evaluate=chosen, local={"lr": 0.3})
-    experiment = result.experiment
+    experiment = toy.prepared(toy_data, tmp_path, method=two, evaluate=chosen, local={"lr": 0.3})
     site = Site(experiment.spec, experiment.partition)
     nets = experiment.parts.nets(METHOD)
     seen, plain = [], result.model().state_dict()

@@ -177,7 +177,7 @@ def test_objects_of_this_process_run_serially_and_can_be_resumed(
 def test_a_source_of_ones_own_gives_the_sites(tmp_path: Path) -> None:
     tables = {"data": {"name": "own_parts:two_sites"}, "net": {"backbone": "mlp"}}
     result = coterie.run("digits/fedavg", rounds=1, out=tmp_path / "run", **tables)
-    assert result.experiment.partition.names == ("north", "south")
+    assert result.clients == ("north", "south")
 
 
 def test_nobody_asks_the_sites_of_a_source_for_each_others_data(tmp_path: Path) -> None:

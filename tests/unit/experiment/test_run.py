@@ -1,5 +1,6 @@
 """Starting and resuming a run: what is refused, what is left, what is made again."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import coterie
+import own_parts
 import toy
 from coterie.core.errors import ConfigError, Interrupted
 from coterie.core.task import ClientInfo, Executor, Reply, Task
@@ -15,7 +18,8 @@ from coterie.experiment import run as module
 from coterie.experiment.config import load
 from coterie.experiment.given import divide_sites
 from coterie.experiment.prepare import Experiment, make_executor
-from coterie.experiment.run import Result, default_folder, execute
+from coterie.experiment.result import Result
+from coterie.experiment.run import default_folder, execute
 
 SITES = {"north": (np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1]))}
 TABLES: dict[str, Any] = {
@@ -102,7 +106,7 @@ def test_a_run_leaves_its_configuration_its_partition_its_models_and_a_report(
     result = start(tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"config.toml", "partition.json", "metrics.jsonl", "report.html"} <= names
-    assert {"model.safetensors", "personal"} <= names
+    assert {"model.safetensors", "best.safetensors", "model.json", "personal"} <= names
     assert [event.round for event in result.history] == [0, 1]
     assert result.metrics == result.history[-1].metrics
     assert made[0].closed
@@ -137,7 +141,9 @@ def test_a_finished_run_is_left_as_it_is_and_starts_no_executor(
     assert files(finished) == before and not made
 
 
-@pytest.mark.parametrize("lost", ["model.safetensors", "report.html", "personal"])
+@pytest.mark.parametrize(
+    "lost", ["model.safetensors", "best.safetensors", "model.json", "report.html", "personal"]
+)
 def test_outputs_that_are_missing_are_made_again_without_a_round(
     lost: str, finished: Path, tmp_path: Path, executors: Any
 ) -> None:
@@ -170,13 +176,51 @@ def test_a_run_that_is_resumed_without_a_configuration_has_its_own(tmp_path: Pat
     assert load("digits/fedavg", {}, tmp_path / "config.toml").name == "digits/fedavg"
 
 
-def test_a_default_folder_is_named_by_configuration_and_time_and_is_always_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("changes", "data", "stem"),
+    [
+        ({}, "", "moon-digits"),
+        ({"method": "fedavg", "objective": "byol", "net.projection": 8}, "", "fedavg-byol-digits"),
+        ({"method": "toy_methods:TwoModels"}, "3-sites", "twomodels-3-sites"),
+        ({"data": own_parts.two_sites}, "", "moon-two-sites"),
+    ],
+)
+def test_a_default_folder_is_named_by_method_objective_data_and_time(
+    changes: dict[str, Any], data: str, stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module.time, "strftime", lambda form: "20300102-030405")
-    first = default_folder("digits/moon")
-    assert first == Path("runs/digits-moon-20300102-030405")
+    assert default_folder(load(None, changes), data) == Path(f"runs/{stem}-20300102-030405")
+
+
+def test_a_default_folder_is_always_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module.time, "strftime", lambda form: "20300102-030405")
+    first = default_folder(load(None, {}))
     first.mkdir(parents=True)
-    second = default_folder("digits/moon")
+    second = default_folder(load(None, {}))
     assert second != first and not second.exists()
+
+
+def test_arrays_of_sites_give_a_folder_its_name_and_their_call_resumes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executors: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tables = {name: table for name, table in TABLES.items() if name not in ("data", "method")}
+    test = SITES["north"]
+    result = coterie.fit(SITES, test=test, **tables)
+    assert re.fullmatch(r"runs/fedavg-1-sites-\d{8}-\d{6}", str(result.folder))
+    executors(1)
+    with pytest.raises(Interrupted, match=r'coterie\.fit\(\.\.\., out="here", resume=True\)'):
+        coterie.fit(SITES, test=test, out="here", **tables)
+    described = r'here is not finished.*coterie\.fit\(\.\.\., out="here", resume=True\)'
+    with pytest.raises(ConfigError, match=described):
+        coterie.load("here").model()
+
+
+def test_an_interrupt_in_python_names_the_function_that_resumes_it(
+    toy_data: Path, tmp_path: Path, executors: Any
+) -> None:
+    executors(1)
+    with pytest.raises(Interrupted, match=r'coterie\.run\(\.\.\., out=".*", resume=True\)'):
+        toy.run(toy_data, tmp_path / "run")

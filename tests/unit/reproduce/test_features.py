@@ -8,6 +8,7 @@ import torch
 
 import coterie
 from coterie.core.errors import ConfigError
+from coterie.experiment.config import load
 from coterie.experiment.prepare import prepare
 from coterie.reproduce.features import (
     Panel,
@@ -65,7 +66,7 @@ def test_points_are_seeded_and_one_for_every_sample() -> None:
 
 def test_a_method_without_personal_models_trains_the_global_one_on(tmp_path: Path) -> None:
     result = coterie.run("digits/fedproc", out=tmp_path / "run", **SMALL)
-    chosen = prepare(result.experiment.config, tmp_path / "scratch")
+    chosen = prepare(load("digits/fedproc", SMALL), tmp_path / "scratch")
     first = load_models(chosen, result.folder, (0, 1))
     again = load_models(chosen, result.folder, (1,))
     name = "classifier.weight"
@@ -76,7 +77,8 @@ def test_a_method_without_personal_models_trains_the_global_one_on(tmp_path: Pat
 
 def test_personal_models_are_taken_as_they_are_kept(tmp_path: Path) -> None:
     result = coterie.run("digits/solo", out=tmp_path / "run", **SMALL)
-    models = load_models(result.experiment, result.folder, (0, 1))
+    chosen = prepare(load("digits/solo", SMALL), tmp_path / "scratch")
+    models = load_models(chosen, result.folder, (0, 1))
     assert models.keys() == {0, 1}
     with pytest.raises(ConfigError, match=r"features\.clients = 99: there is no such client"):
-        load_models(result.experiment, result.folder, (99,))
+        load_models(chosen, result.folder, (99,))

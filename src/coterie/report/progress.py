@@ -3,14 +3,22 @@
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from coterie.core.formatting import format_bytes
-from coterie.engine.record import ClientEvent, Event, NoteEvent, RoundEvent, StartEvent
+from coterie.engine.record import (
+    ClientEvent,
+    Event,
+    NoteEvent,
+    Recorder,
+    RoundEvent,
+    StartEvent,
+)
 from coterie.report.page import write_report
 
 _WATCH_SECONDS = 5.0
@@ -117,3 +125,22 @@ class Watcher:
         if isinstance(event, RoundEvent) and time.monotonic() - self._last > _WATCH_SECONDS:
             write_report(self._folder, self._folder / "watch.html", refresh=int(_WATCH_SECONDS))
             self._last = time.monotonic()
+
+
+@contextmanager
+def show_progress(wanted: bool | None, opening: Sequence[str] = ()) -> Iterator[list[Recorder]]:
+    """Show the progress of a run; None: on a terminal, and as plain lines in a notebook."""
+    notebook = is_notebook()
+    if wanted is False or (wanted is None and not notebook and not sys.stdout.isatty()):
+        yield []
+        return
+    # rich would redraw a widget for every event of a notebook, which stays in the saved file
+    console = Console(soft_wrap=True, force_jupyter=False)
+    with Display(console, opening) as display:
+        yield [display]
+
+
+def is_notebook() -> bool:
+    """Whether this is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"

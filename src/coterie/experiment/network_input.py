@@ -1,0 +1,105 @@
+"""From samples as a user has them to what a trained network takes."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.errors import DataError
+from coterie.data.augment import Normalise
+from coterie.experiment.model_file import InputDescription
+
+_BYTE = 255
+
+
+class GivenSamples(NamedTuple):
+    """Samples in the user's layout, with labels and names if there are any."""
+
+    x: np.ndarray
+    y: Any = None
+    names: Sequence[str] = ()
+
+
+def to_input(x: Any, wanted: InputDescription) -> Tensor:
+    """Convert samples in the form of the training data to normalised float32 tensors."""
+    array = _arrange(_samples(x).x, wanted)
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"x has {array.dtype} entries: it must have numbers")
+    array = _check_bytes(array) if wanted.dtype == "uint8" else _check_floats(array, wanted)
+    normalise = Normalise(tuple(wanted.mean), tuple(wanted.std))
+    return normalise(normalise.unit(torch.from_numpy(np.ascontiguousarray(array))))
+
+
+def is_missing(label: Any) -> bool:
+    """Whether a label says that there is none: None, NaN or -1."""
+    return label is None or label != label or label == -1
+
+
+def _samples(x: Any) -> GivenSamples:
+    """Read arrays, tensors, lists, a pair of x and y, or a torch `Dataset`."""
+    if isinstance(x, tuple) and len(x) == 2:
+        return GivenSamples(_to_array(x[0]), x[1])
+    if isinstance(x, torch.utils.data.Dataset):
+        items = [x[i] for i in range(len(x))]  # type: ignore[arg-type]
+        return _samples([item[0] if isinstance(item, tuple) else item for item in items])
+    return GivenSamples(_to_array(x))
+
+
+def _to_array(x: Any) -> np.ndarray:
+    if isinstance(x, list | tuple) and any(isinstance(item, Tensor) for item in x):
+        x = [_to_array(item) for item in x]
+    if isinstance(x, Tensor):
+        plain = x.detach().cpu()  # numpy has no bfloat16
+        return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+    try:
+        return np.asarray(x)
+    except ValueError as error:  # rows of several lengths
+        raise DataError(f"x cannot be made an array: {error}") from error
+
+
+def _arrange(x: np.ndarray, wanted: InputDescription) -> np.ndarray:
+    """Bring samples into the layout of the training data: channels first, also a single one."""
+    shape = tuple(wanted.shape)
+    given = x.shape[1:]
+    if x.ndim and given != shape:
+        if shape[0] == 1 and given == shape[1:]:
+            x = x[:, None]
+        elif wanted.kind == "image" and given == (*shape[1:], shape[0]):
+            x = np.moveaxis(x, -1, 1)
+    if x.ndim == 0 or x.shape[1:] != shape:
+        sides = ", ".join(map(str, shape))
+        raise DataError(f"x has shape {x.shape}, the run was trained on samples (n, {sides})")
+    if len(x) == 0:
+        raise DataError("x has no samples")
+    return x
+
+
+def _check_bytes(x: np.ndarray) -> np.ndarray:
+    low, high = x.min(), x.max()
+    if x.dtype.kind == "f":
+        if not (low >= 0.0 and high <= 1.0):  # NaN is refused too
+            raise DataError(
+                f"x has floats from {low:g} to {high:g}, the run was trained on bytes: give bytes "
+                "from 0 to 255, or floats from 0 to 1"
+            )
+        return x.astype(np.float32)
+    if low < 0 or high > _BYTE:
+        raise DataError(
+            f"x has integers from {low} to {high}, the run was trained on bytes from 0 to 255"
+        )
+    return x.astype(np.uint8)
+
+
+def _check_floats(x: np.ndarray, wanted: InputDescription) -> np.ndarray:
+    if wanted.kind == "image" and x.dtype.kind != "f":
+        raise DataError(
+            f"x has images of {x.dtype}, the run was trained on images of floats: convert them as "
+            "the training data were"
+        )
+    finite = np.isfinite(x.reshape(len(x), -1)).all(axis=1)
+    if not finite.all():
+        row = int(np.flatnonzero(~finite)[0])
+        raise DataError(f"x has a value that is not finite in row {row}")
+    return x.astype(np.float32)

@@ -1,0 +1,143 @@
+"""What a run leaves behind: weights, `model.json`, an embedding if asked for, and the report."""
+
+import hashlib
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from coterie.core import exact
+from coterie.core.bundle import Tensors
+from coterie.core.errors import DataError
+from coterie.core.files import replace_durably
+from coterie.core.task import METHOD
+from coterie.data.batches import DataShard
+from coterie.engine import embedding, rundir
+from coterie.engine.best import Best
+from coterie.engine.loop import Loop, Standing
+from coterie.experiment.model_file import (
+    InputDescription,
+    ModelFile,
+    SavedWeights,
+    WeightsFile,
+    read_model_file,
+)
+from coterie.experiment.prepare import Experiment
+from coterie.kit.method import Method
+from coterie.nets.norm import batch_norm_buffers
+from coterie.report.page import write_report
+
+MODEL, BEST, PERSONAL, REPORT = "model.safetensors", "best.safetensors", "personal", "report.html"
+_OF_MACHINE = ("kernel", "weights")  # keys of [net] that say nothing about the trained network
+
+
+def describe_model(experiment: Experiment, weights: Tensors | None = None) -> ModelFile:
+    """Describe the network of a run, its input, classes and clients; the files come at the end."""
+    config, dataset, parts = experiment.config, experiment.dataset, experiment.parts
+    nets = parts.nets(METHOD)
+    sent = nets.weights() if weights is None else weights
+    net = {k: v for k, v in config.tables["net"].items() if not k.startswith(_OF_MACHINE)}
+    return ModelFile(
+        coterie=exact.environment(experiment.spec.device)["coterie"],
+        method=config.tables["method"],
+        objective=config.tables["objective"],
+        net=net,
+        input=InputDescription(
+            kind=dataset.kind,
+            shape=tuple(dataset.shape),
+            dtype=dataset.x_train.dtype.name,
+            mean=tuple(dataset.mean),
+            std=tuple(dataset.std),
+            resize=config.data.resize,
+        ),
+        classes=tuple(dataset.class_names),
+        clients=tuple(experiment.partition.names),
+        kept=tuple(name for name in nets["model"].state_dict() if name not in sent),
+        own_nets=type(parts.method).nets is not Method.nets,
+    )
+
+
+def is_complete(experiment: Experiment, folder: Path, standing: Standing) -> bool:
+    """Whether all outputs of a finished run exist."""
+    outputs = [REPORT]
+    if experiment.parts.method.model(standing.server) is not None:
+        outputs += [MODEL, embedding.EMBEDDING] if experiment.config.record.embedding else [MODEL]
+    if leaves_personal(experiment):
+        outputs.append(PERSONAL)
+    if standing.position.best is not None:
+        outputs.append(BEST)
+    try:
+        described = read_model_file(folder)
+    except DataError:
+        return False
+    return bool(described.weights) and all((folder / name).exists() for name in outputs)
+
+
+def leaves_personal(experiment: Experiment) -> bool:
+    """Whether clients have models of their own: by the method, or by BatchNorm statistics."""
+    nets = experiment.parts.nets(METHOD)
+    kept = batch_norm_buffers(nets["model"]) - nets.weights().keys()
+    return experiment.parts.method.has("personal") or (nets.local_buffers and bool(kept))
+
+
+def write_outputs(experiment: Experiment, folder: Path, loop: Loop, standing: Standing) -> None:
+    """Write the outputs of a finished run; the report comes last and marks it as finished."""
+    weights = experiment.parts.method.model(standing.server)
+    last = best = None
+    if weights is not None:
+        sha256 = rundir.write_weights(folder / MODEL, weights)
+        last = WeightsFile(MODEL, sha256, standing.position.round)
+        best = _write_best(folder, loop, standing)
+        if experiment.config.record.embedding:
+            _embed(experiment, folder, weights)
+    personal: dict[str, WeightsFile] = {}
+    if leaves_personal(experiment):
+        loop.write_personal(standing)
+        personal = _list_personal(experiment, folder)
+    described = describe_model(experiment, weights)
+    replace(described, weights=SavedWeights(last, best, personal)).write(folder)
+    rundir.clean(folder)
+    write_report(folder)
+
+
+def _write_best(folder: Path, loop: Loop, standing: Standing) -> WeightsFile | None:
+    """Write the weights of the best round, from its commit or from memory."""
+    best: Best | None = standing.position.best
+    if best is None:
+        return None
+    if standing.best_weights is not None:
+        sha256 = rundir.write_weights(folder / BEST, standing.best_weights)
+    else:
+        data = loop.store.best.read(best)
+        assert data is not None  # the loop has checked it
+        replace_durably(folder / BEST, data)
+        sha256 = best.sha256
+    return WeightsFile(BEST, sha256, best.round, best.metric, best.value)
+
+
+def _list_personal(experiment: Experiment, folder: Path) -> dict[str, WeightsFile]:
+    """List the clients' own models, with the hashes of their files."""
+    shares, files = experiment.partition, dict[str, WeightsFile]()
+    for client, name in zip(shares.clients, shares.names, strict=True):
+        file = f"{PERSONAL}/{shares.file_name(client)}"
+        with (folder / file).open("rb") as content:
+            files[name] = WeightsFile(file, hashlib.file_digest(content, "sha256").hexdigest())
+    return files
+
+
+def _embed(experiment: Experiment, folder: Path, weights: Tensors) -> None:
+    """Write representations of a sample of the training data by the global model."""
+    shares, dataset, spec = experiment.partition, experiment.dataset, experiment.spec
+    rows = embedding.draw(shares.train, experiment.config.record.embedding, spec.seed)
+    make_shard = partial(DataShard, dataset, test=np.empty(0, np.int64), device=spec.device)
+    samples = {
+        client: (make_shard(own, shift=shares.shifts.get(client)), own)
+        for client, own in rows.items()
+    }
+    nets = experiment.parts.nets(METHOD)
+    net = nets.frozen_on_server("model", weights)
+    with experiment.parts.kernels():
+        path = folder / embedding.EMBEDDING
+        embedding.write(path, net, samples, dataset.y_train, spec.seed)
+    nets.release()
