@@ -82,6 +82,17 @@ def server_context(chosen: Experiment, folder: Path) -> ServerContext:
 
 
 @every_method
+def test_a_finished_run_is_opened_from_its_files(
+    case: Case, uninterrupted: Callable[[Case], Path]
+) -> None:
+    result = coterie.load(uninterrupted(case))
+    if (result.folder / "model.safetensors").exists():
+        assert result.model().state_dict() and result.model("best").state_dict()
+    else:
+        assert all(result.personal(client).state_dict() for client in result.clients)
+
+
+@every_method
 def test_inputs_stay_as_they_were_and_equal_inputs_give_equal_bits(
     case: Case, toy_data: Path, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ CHANGES: dict[str, Any] = {
     "method": {"name": "toy_methods:TwoModels"},
     "run": {"rounds": 3},
     "checkpoint": {"every": 1},
+    "net": {"norm": "bn", "bn_buffers": "local"},
     "partition": {"clients": 2},
 }
 _OPERATIONS = (
@@ -61,6 +62,7 @@ def test_killed_before_any_file_operation_a_run_resumes_to_the_same_bits(
 ) -> None:
     toy.run(toy_data, tmp_path / "whole", **CHANGES)
     expected = toy.trace(tmp_path / "whole"), toy.outputs(tmp_path / "whole")
+    assert {"model.safetensors", "best.safetensors", "model.json"} < expected[1].keys()
 
     operation = 0
     while True:

@@ -326,3 +326,21 @@ def test_a_program_for_own_models_is_sent_what_they_are_made_of(
     executor = Canned()
     measure(tmp_path, executor, {"prepared": PreparedProgram()})
     assert {"model", "evaluated"} == set(executor.tasks[0].down.tensors)
+
+
+def test_what_each_client_measured_is_kept_by_its_name(tmp_path: Path) -> None:
+    measured = measure(tmp_path, Canned(SCORES), {"own": FixedOnClients()})
+    assert measured.clients == {"0": {"score": 0.0}, "1": {"score": 0.1}, "2": {"score": 0.2}}
+    odd = by_client({0: score(float("nan")), 1: fail("late"), 2: score(0.2)})
+    measured = measure(tmp_path, Canned(odd), {"own": FixedOnClients()})
+    assert measured.clients == {"0": {}, "2": {"score": 0.2}}
+
+
+def test_clients_models_on_the_global_data_do_not_hide_their_values_on_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_global_model(monkeypatch)
+    metrics = {"own/score": 0.75, "fixed/score": 0.25}
+    executor = Canned(lambda task: Reply(task.client, examples=1, metrics=metrics))
+    measured = measure(tmp_path, executor, {"fixed": Fixed(), "own": FixedOnClients()})
+    assert measured.clients["1"] == {"score": 0.75, "global_score": 0.25}

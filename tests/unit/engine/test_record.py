@@ -153,3 +153,11 @@ def test_reached() -> None:
 def test_bytes_until_leave_evaluation_out() -> None:
     history = [event(round) for round in range(4)]
     assert bytes_until(history, history[2]) == 3 * 150
+
+
+def test_a_line_from_before_there_were_values_by_client_is_read() -> None:
+    line = json.loads(event(3).line())
+    assert line.pop("clients") == {}
+    assert RoundEvent.parse(json.dumps(line)) == event(3)
+    one = event(3, clients={"north": {"accuracy": 0.5}})
+    assert RoundEvent.parse(one.line()) == one

@@ -1,0 +1,80 @@
+"""When the progress of a run is shown, and in which form."""
+
+import io
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from coterie.engine.record import RoundEvent, StartEvent
+from coterie.report.progress import is_notebook, show_progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class ZMQInteractiveShell:
+    """The name of the shell of a notebook's kernel."""
+
+
+def event(round: int) -> RoundEvent:
+    metrics = {"accuracy": 0.5}
+    return RoundEvent(round, "train", [0], {}, {}, False, metrics, 1, 1, 0, 0, 0.1, "d", "s")
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = SimpleNamespace(get_ipython=ZMQInteractiveShell)
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def play(wanted: bool | None, folder: object = "here") -> int:
+    """Show a run of two rounds; return the number of recorders."""
+    with show_progress(wanted, ["a title"]) as recorders:
+        for record in recorders:
+            record(StartEvent(folder, 3, 0, 2))  # type: ignore[arg-type]
+            record(event(0))
+            record(event(1))
+    return len(recorders)
+
+
+@pytest.mark.parametrize("wanted", [None, False])
+def test_elsewhere_nothing_is_shown_unless_it_is_wanted(
+    wanted: bool | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not is_notebook()
+    assert play(wanted) == 0 and capsys.readouterr().out == ""
+
+
+def test_where_it_is_wanted_there_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert play(True) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["a title", "3 clients, 2 rounds -> here"]
+    assert [line.split("  ")[0] for line in lines[2:]] == ["round 1/2", "round 2/2"]
+
+
+def test_a_notebook_has_a_plain_line_a_round(
+    notebook: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert is_notebook()
+    assert play(None) == 1
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) == 4 and "\x1b" not in shown
+    assert play(False) == 0
+
+
+def test_a_terminal_has_a_live_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert play(None) == 1
+    assert "\x1b[" in terminal.getvalue()
+    assert play(False) == 0
