@@ -233,7 +233,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
         raise DataError("the file x is broken")
 
     monkeypatch.setattr("coterie.cli.doctor._check_agreement", fail)
-    for module in ("experiment.run", "reproduce.runs"):
+    for module in ("reproduce.runs", "experiment.run"):  # the first imports from the second
         monkeypatch.setattr(f"coterie.{module}.execute", fail)
     return {
         "run": ["digits/fedavg"],
@@ -295,7 +295,7 @@ def test_an_unexpected_error_is_called_a_bug(
         raise ZeroDivisionError("by\nnothing")
 
     monkeypatch.chdir(tmp_path)
-    for module in ("experiment.run", "reproduce.runs"):
+    for module in ("reproduce.runs", "experiment.run"):  # the first imports from the second
         monkeypatch.setattr(f"coterie.{module}.execute", fail)
     with pytest.raises(SystemExit) as ended:
         main(["run", str(config)])
