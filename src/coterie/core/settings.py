@@ -50,6 +50,8 @@ class NetSettings:
     stem: Literal["cifar", "imagenet", "none"] = "cifar"  # of residual networks
     bn_buffers: Literal["average", "local"] = "average"  # "local": never sent, one set per client
     options: dict[str, Any] = field(default_factory=dict)  # arguments of your own backbone
+    weights: str = ""  # a file of pretrained weights to start from; empty: random ones
+    weights_sha256: str = ""  # of that file; a file with another one is refused
     kernel: KernelKind = "auto"  # "native": in C; "auto": those on a CPU, if they were built
 
 
