@@ -2,12 +2,13 @@
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
@@ -35,7 +36,7 @@ def make_backbone(settings: NetSettings, shape: Shape, own: Own | None = None) -
     """
     name = settings.backbone
     if own is None and ":" in name:
-        own = registry.import_own(name, "net.backbone")
+        own = _import_maker(name)
     if own is not None:
         return cast(Backbone, _build_own(own, settings, shape))
     if settings.options:
@@ -44,44 +45,79 @@ def make_backbone(settings: NetSettings, shape: Shape, own: Own | None = None) -
     return cast(Backbone, module.build(shape, settings))
 
 
+def _import_maker(name: str) -> Own:
+    """Import the class or function that a user's backbone is made by."""
+    own = registry.import_own(name, "net.backbone")
+    if isinstance(own, nn.Module) or not callable(own):
+        raise ConfigError(
+            f"net.backbone = {name!r} must name a class or function that makes an nn.Module; a "
+            "module with weights can only be passed from Python"
+        )
+    return cast(Own, own)
+
+
 def _build_own(own: Own, settings: NetSettings, shape: Shape) -> nn.Module:
-    """A copy of the user's module, or what the user's class or function makes."""
+    """Make the user's backbone, check it, and tell its width."""
     key = f"net.backbone = {settings.backbone!r}"
     if isinstance(own, nn.Module):
-        net: Any = copy.deepcopy(own)
-    else:
-        options = dict(settings.options)
-        if "shape" in inspect.signature(own).parameters:
-            options["shape"] = shape
-        try:
-            net = own(**options)
-        except TypeError as error:
-            raise ConfigError(f"{key} with net.options = {settings.options}: {error}") from error
+        if settings.options:
+            raise ConfigError(f"net.options = {settings.options}: {key} is made; give its class")
+        if any(map(is_lazy, own.buffers())):  # torch cannot copy these
+            raise ConfigError(f"{key} has a norm without a shape: call it once, or give its class")
+    try:
+        net = _make(own, settings.options, shape)
+    except Exception as error:  # whatever the user's code raises
+        options = f" with net.options = {settings.options}" if settings.options else ""
+        raise ConfigError(f"{key} cannot be made{options}: {_first_line(error)}") from error
     if not isinstance(net, nn.Module):
         raise ConfigError(f"{key} must make an nn.Module, not a {type(net).__name__}")
-    if not isinstance(getattr(net, "width", None), int):
-        setattr(net, "width", _measure_width(net, key, shape))  # noqa: B010
+    width = _measure_width(net, key, shape)
+    if not hasattr(net, "width"):
+        setattr(net, "width", width)  # noqa: B010
+    elif net.width != width:
+        raise ConfigError(
+            f"{key} gives vectors of {width} entries, and its attribute width is {net.width}: it "
+            "must be their length, or have another name"
+        )
     return net
+
+
+def _make(own: Own, options: Mapping[str, Any], shape: Shape) -> Any:
+    """Copy the user's module, or call the class or function: with `shape` if it takes that."""
+    if isinstance(own, nn.Module):
+        return copy.deepcopy(own).cpu()
+    takes_shape = "shape" in inspect.signature(own).parameters
+    return own(**options, **({"shape": shape} if takes_shape else {}))
 
 
 @torch.no_grad()
 def _measure_width(net: nn.Module, key: str, shape: Shape) -> int:
-    """The length of the vectors that a module makes of two zero samples."""
+    """The length of the vectors that a module makes of two zero samples.
+
+    The pass also gives lazy layers their shapes, with weights drawn under the run's seed.
+    """
     training = net.training
     try:
         h = net.eval()(torch.zeros(2, *shape))
     except Exception as error:  # whatever the user's module raises
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ConfigError(f"{key} cannot take samples of shape {shape}: {said}") from error
+        raise ConfigError(
+            f"{key} cannot take samples of shape {shape}: {_first_line(error)}"
+        ) from error
     finally:
         net.train(training)
     if not (isinstance(h, Tensor) and h.ndim == _AXES and len(h) == _AXES):
-        gave = list(h.shape) if isinstance(h, Tensor) else type(h).__name__
+        gave = list(h.shape) if isinstance(h, Tensor) else f"a {type(h).__name__}"
         raise ConfigError(
             f"{key} must map (n, {', '.join(map(str, shape))}) to (n, width); for n = 2 it gave "
             f"{gave}"
         )
+    if h.dtype != torch.float32:
+        raise ConfigError(f"{key} must give float32, not {h.dtype}")
     return int(h.shape[1])
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def check_images(shape: Shape, smallest: int, taker: str, remedy: str = "") -> None:
