@@ -16,11 +16,10 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from coterie.native.contrast import contrast, takes
-from coterie.native.switch import kernels_on
+from coterie.native.switch import intercepted, kernels_on
 
 Similarity = Literal["cosine", "dot"]
 
@@ -47,8 +46,11 @@ def model_contrast(
     is nothing to compare with and the loss is 0.
     """
     references = [one.detach() for one in (z_glob, *z_prevs)]
-    means = _ModelContrast.apply(z, tau, *references)  # type: ignore[no-untyped-call]
-    loss, near, *far = means
+    if intercepted():
+        loss, near, *far = _contrast_by_graph(z, references, tau)
+    else:
+        means = _ModelContrast.apply(z, tau, *references)  # type: ignore[no-untyped-call]
+        loss, near, *far = means
     if len(far) == 1:
         return ModelContrast(loss, near, far[0])
     return ModelContrast(loss, near, torch.stack(far).mean() if far else near.new_zeros(()))
@@ -65,15 +67,18 @@ class _ModelContrast(torch.autograd.Function):
     def forward(ctx: Any, z: Tensor, tau: float, *references: Tensor) -> tuple[Tensor, ...]:
         by = contrast if takes(z, references) and kernels_on() else _contrast
         means, slope = by(z, references, tau, _SHORTEST)
-        ctx.save_for_backward(slope)
+        ctx.save_for_backward(slope, z, *references)
+        ctx.tau = tau
         loss, *cosines = means.unbind()
         ctx.mark_non_differentiable(*cosines)
         return loss, *cosines
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        (slope,) = ctx.saved_tensors
+        slope, z, *references = ctx.saved_tensors
+        if torch.is_grad_enabled():  # what is returned will be differentiated too
+            loss = _contrast_by_graph(z, references, ctx.tau)[0]
+            (slope,) = torch.autograd.grad(loss, z, create_graph=True)
         return slope * upstream, *(None,) * (len(ctx.needs_input_grad) - 1)
 
 
@@ -92,6 +97,14 @@ def _contrast(
     slope = (pull.unsqueeze(2) * toward).sum(dim=0).addcmul_(along, direction, value=-1.0)
     means = torch.cat([-logs[:1], cosines]).mean(dim=1)
     return means, slope.div_(length * (tau * len(z)))
+
+
+def _contrast_by_graph(z: Tensor, references: Sequence[Tensor], tau: float) -> tuple[Tensor, ...]:
+    """The mean loss and the mean cosines; torch finds the gradient, and that of the gradient."""
+    toward = F.normalize(torch.stack(list(references)), dim=-1, eps=_SHORTEST)
+    cosines = (toward * F.normalize(z, dim=-1, eps=_SHORTEST)).sum(dim=-1)
+    loss = -F.log_softmax(cosines / tau, dim=0)[0].mean()
+    return loss, *cosines.detach().mean(dim=1).unbind()
 
 
 def representation_gap(z: Tensor, z_glob: Tensor) -> Tensor:

@@ -15,10 +15,9 @@ _AXES = 2
 
 def takes(z: Tensor, references: Sequence[Tensor]) -> bool:
     """Whether the kernel can work on these representations."""
-    if z.dtype not in (torch.float32, torch.float64) or z.ndim != _AXES:
+    if not switch.takes(z, *references) or z.dtype not in (torch.float32, torch.float64):
         return False
-    alike = all((r.shape, r.dtype) == (z.shape, z.dtype) for r in references)
-    return alike and switch.takes(z, *references)
+    return z.ndim == _AXES and all((r.shape, r.dtype) == (z.shape, z.dtype) for r in references)
 
 
 def contrast(

@@ -32,7 +32,9 @@ class OneCall:
         None: call the modules, as kernels are off, gradients are recorded, or no kernel has these
         layers.
         """
-        if torch.is_grad_enabled() or not (layers.takes(x) and switch.kernels_on()):
+        if torch.is_grad_enabled() or not (switch.kernels_on() and layers.takes(x)):
+            return None
+        if layers.hooked_everywhere():
             return None
         if self._plan is None or not self._plan.holds(networks, x):
             self._plan = _make_plan(networks, x)
@@ -62,6 +64,8 @@ def _steps(parts: Sequence[nn.Module]) -> list[_Step] | None:
     """A network of convolutions, a Flatten and linear layers, step by step; None for any other."""
     steps: list[_Step] = []
     flat = False
+    if not all(layers.is_plain(module) for part in parts for module in part.modules()):
+        return None
     for part in parts:
         rest = _leaves(part)
         while rest:
@@ -72,9 +76,9 @@ def _steps(parts: Sequence[nn.Module]) -> list[_Step] | None:
                     steps.append(_Step(layer, True, not steps))
                 case [nn.Flatten(start_dim=1, end_dim=-1), *after] if steps and not flat:
                     flat = True
-                case [nn.Linear() as layer, nn.ReLU(), *after] if flat and type(layer) is nn.Linear:
+                case [nn.Linear() as layer, nn.ReLU(), *after] if flat:
                     steps.append(_Step(layer, True, not steps))
-                case [nn.Linear() as layer, *after] if flat and type(layer) is nn.Linear:
+                case [nn.Linear() as layer, *after] if flat:
                     steps.append(_Step(layer, False, not steps))
                 case _:
                     return None
@@ -99,6 +103,8 @@ def _room_for(steps: Sequence[_Step], x: Tensor) -> _Room | None:
         weight, bias = layer.weight, layers.bias_of(layer)
         if weight.dtype != x.dtype or bias.dtype != x.dtype or not switch.takes(weight, bias):
             return None
+        if not (weight.is_contiguous() and bias.is_contiguous()):
+            return None  # the plan would keep a copy, and miss what changes in the original
         if first:
             channels, rows, columns = x.shape[1:]
         if isinstance(layer, nn.Linear):
@@ -125,14 +131,15 @@ class _Plan:
         self._shape, self._dtype, self._room = x.shape[1:], x.dtype, room
         modules = [module for parts in networks for part in parts for module in part.modules()]
         self._rows = [module for module in modules if isinstance(module, nn.Sequential)]
+        self._watch = layers.PlainWatch(modules)
         self._known = [step.layer for step in steps]
         self._inside = self._look_inside()
-        self._held: list[Tensor] = []  # what the kernel reads, contiguous
+        self._held: list[Tensor] = []  # what the kernel reads
         self._layers = (Layer * len(steps))()
         self._asked: list[Any] = []  # layers whose outputs are wanted
         for layer, step in zip(self._layers, steps, strict=True):
             weight, bias = step.layer.weight.detach(), layers.bias_of(step.layer).detach()
-            self._held += (weight.contiguous(), bias.contiguous())
+            self._held += (weight, bias)
             layer.weight, layer.bias = (one.data_ptr() for one in self._held[-2:])
             layer.outputs, layer.inputs = weight.shape[:2]
             layer.relu, layer.first = step.relu, step.first
@@ -149,8 +156,9 @@ class _Plan:
 
     def holds(self, networks: Networks, x: Tensor) -> bool:
         """Whether this is the plan of these networks for a batch; their weights may be others."""
-        alike = x.shape[1:] == self._shape and x.dtype == self._dtype
-        return alike and networks == self._networks and self._look_inside() == self._inside
+        if x.shape[1:] != self._shape or x.dtype != self._dtype or networks != self._networks:
+            return False
+        return self._look_inside() == self._inside and self._watch.still_plain()
 
     def __call__(self, x: Tensor) -> list[Tensor]:
         memory, samples = layers.in_lanes(x), len(x)

@@ -8,11 +8,11 @@ backward pass, which sums over them.
 """
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from coterie.native import switch
@@ -20,6 +20,8 @@ from coterie.native.interface import Convolution
 from coterie.native.library import LANES, loaded
 
 _BATCH_AXES = 4
+_KNOWN = (nn.Sequential, nn.Conv2d, nn.Linear, nn.ReLU, nn.Flatten, nn.MaxPool2d)
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 def lanes_for(samples: int) -> int:
@@ -57,20 +59,48 @@ def in_lanes(x: Tensor, summed: bool = False) -> Tensor:
 
 def takes(x: Tensor) -> bool:
     """Whether the kernels can work on a batch."""
-    numbers = x.dtype in (torch.float32, torch.float64)
-    return switch.takes(x) and numbers and x.ndim == _BATCH_AXES and len(x) > 0
+    if not switch.takes(x) or x.dtype not in (torch.float32, torch.float64):
+        return False
+    return x.ndim == _BATCH_AXES and len(x) > 0
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether a call of a module does what its class in torch does, and nothing else.
+
+    It does not if somebody has registered a hook, replaced its `forward` or derived a class. A
+    class of ours that a kernel may stand for says `like_its_base = True`, which is not inherited.
+    """
+    kind, own = type(module), module.__dict__
+    if kind not in _KNOWN and not kind.__dict__.get("like_its_base"):
+        return False
+    return "forward" not in own and not any(own[hooks] for hooks in _HOOKS)
+
+
+class PlainWatch:
+    """Tells whether modules that were plain still are; before each call, so it has to be fast."""
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self._modules, self._kinds = modules, [type(module) for module in modules]
+        self._own = [module.__dict__ for module in modules]
+        self._hooks = [own[name] for own in self._own for name in _HOOKS]
+
+    def still_plain(self) -> bool:
+        """Whether nobody has registered a hook, replaced `forward` or exchanged a class."""
+        if any(self._hooks) or any("forward" in own for own in self._own):
+            return False
+        return [type(module) for module in self._modules] == self._kinds
 
 
 def forward_fused(modules: nn.Sequential, x: Tensor) -> Tensor:
     """`modules(x)`; where kernels are on, a convolution, ReLU and pooling in a row are one call."""
-    if not (takes(x) and switch.kernels_on()):
+    if not (switch.kernels_on() and takes(x) and is_plain(modules) and not hooked_everywhere()):
         outputs: Tensor = modules(x)
         return outputs
     rest = list(modules)
     while rest:
         match rest:
-            case [nn.Conv2d() as layer, nn.ReLU(), nn.MaxPool2d() as pool, *after] if fusable(
-                layer, pool
+            case [nn.Conv2d() as layer, nn.ReLU() as relu, nn.MaxPool2d() as pool, *after] if (
+                fusable(layer, pool) and is_plain(relu)
             ):
                 x = conv_relu_pool(x, layer.weight, bias_of(layer), int(layer.padding[0]))
             case [module, *after]:
@@ -79,10 +109,16 @@ def forward_fused(modules: nn.Sequential, x: Tensor) -> Tensor:
     return x
 
 
+def hooked_everywhere() -> bool:
+    """Whether hooks are registered for all modules of the process."""
+    return bool(torch.nn.modules.module._has_any_global_hook())  # type: ignore[no-untyped-call]
+
+
 def fusable(layer: nn.Conv2d, pool: nn.MaxPool2d) -> bool:
     """Whether kernels do this convolution and pooling: square, stride 1; windows of 2 x 2."""
     side, edge = layer.kernel_size[0], layer.padding[0]
-    plain = type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros"
+    plain = is_plain(layer) and is_plain(pool) and switch.takes(layer.weight)
+    plain = plain and layer.groups == 1 and layer.padding_mode == "zeros"
     square = layer.kernel_size == (side, side) and layer.padding == (edge, edge)
     dense = layer.stride == layer.dilation == (1, 1)
     halving = (pool.kernel_size, pool.stride, pool.padding, pool.dilation) == (2, 2, 0, 1)
@@ -159,14 +195,15 @@ class _ConvReLUPool(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
         memory = _bordered(in_lanes(x, summed=True), padding)
         chosen = torch.empty(_pooled(memory, weight), dtype=torch.uint8)
-        ctx.save_for_backward(memory, weight, chosen)
-        ctx.padding, ctx.samples = padding, len(x)
+        ctx.save_for_backward(x, weight, bias, memory, chosen)
+        ctx.padding = padding
         return as_batch(_forward(memory, weight, bias, chosen), len(x))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        memory, weight, chosen = ctx.saved_tensors
+        if torch.is_grad_enabled():  # what is returned will be differentiated too
+            return _differentiable_gradients(ctx, gradient)
+        x, weight, _, memory, chosen = ctx.saved_tensors
         weight, dtype = weight.contiguous(), memory.dtype
         pooled, shape = in_lanes(gradient, summed=True), _shape(memory, weight)
         of_x = of_weight = of_bias = None
@@ -179,5 +216,15 @@ class _ConvReLUPool(torch.autograd.Function):
             loaded().call("input_gradient", dtype, pooled, chosen, weight, whole, shape)
             edge, (_, height, width, _) = ctx.padding, whole.shape
             inner = whole[:, edge : height - edge, edge : width - edge]
-            of_x = as_batch(inner, ctx.samples)
+            of_x = as_batch(inner, len(x))
         return of_x, of_weight, of_bias, None
+
+
+def _differentiable_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    """The same gradients by torch, with a graph of their own."""
+    x, weight, bias, *_ = ctx.saved_tensors
+    needed = ctx.needs_input_grad[:3]
+    leaves = [one for one, asked in zip((x, weight, bias), needed, strict=True) if asked]
+    pooled = F.max_pool2d(F.relu(F.conv2d(x, weight, bias, padding=ctx.padding)), 2)
+    found = iter(torch.autograd.grad(pooled, leaves, gradient, create_graph=True))
+    return *(next(found) if asked else None for asked in needed), None

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 _ON: ContextVar[bool] = ContextVar("kernels", default=False)
 _PLAIN = (Tensor, nn.Parameter)
@@ -39,12 +40,25 @@ def records_graph() -> bool:
     return torch.compiler.is_compiling() or bool(traces)
 
 
-def takes(*tensors: Tensor) -> bool:
-    """Whether a kernel may read these tensors: plain dense ones on a CPU that hold numbers now.
+def intercepted() -> bool:
+    """Whether torch does more with what is called than compute it.
 
-    Those of a recorded graph or of a `torch.func` transform stand for other numbers.
+    It may record a graph, transform a function (`torch.func`), carry tangents along, convert to
+    other precisions, or hand each operation to somebody (fake tensors, counters of operations).
     """
-    if records_graph() or torch._C._are_functorch_transforms_active():
+    return (
+        records_graph()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._len_torch_function_stack() > 0
+        or forward_ad._current_level >= 0
+        or torch.is_autocast_enabled("cpu")
+    )
+
+
+def takes(*tensors: Tensor) -> bool:
+    """Whether a kernel may read these tensors: plain dense ones on a CPU that hold numbers now."""
+    if intercepted():
         return False
     for one in tensors:
         if type(one) not in _PLAIN or one.layout is not torch.strided or one.device.type != "cpu":

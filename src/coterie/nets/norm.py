@@ -19,10 +19,10 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from coterie.core.settings import NormKind
+from coterie.native.switch import intercepted
 
 Variance = Literal["pooled", "average"]
 
@@ -70,9 +70,10 @@ class PeerNorm(nn.Module):
                 f"another; a batch of {len(x)} is not a multiple of that"
             )
         rows = x.reshape(self.views, len(x) // self.views, self.channels, -1)
-        y: Tensor = _Peers.apply(  # type: ignore[no-untyped-call]
-            rows, self.weight, self.bias, self.groups, self.var == "average", self.eps
-        )
+        given = (rows, self.weight, self.bias, self.groups, self.var == "average", self.eps)
+        if intercepted():
+            return _normalise_by_graph(*given).reshape(x.shape)
+        y: Tensor = _Peers.apply(*given)  # type: ignore[no-untyped-call]
         return y.reshape(x.shape)
 
     def extra_repr(self) -> str:
@@ -94,25 +95,18 @@ class _Peers(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, average: bool, eps: float
     ) -> Tensor:
         """Compute y."""
-        views, samples, channels, _ = x.shape
-        grouped = x.reshape(views, samples, groups, -1)
-        means = grouped.mean(dim=3)
-        mean = means.mean(dim=0, keepdim=True)
-        middle = means if average else mean
-        centred = grouped - middle[..., None]
-        entries = views * grouped.shape[3]
-        variance = torch.linalg.vecdot(centred, centred).sum(dim=0) / entries
-        inverse = torch.rsqrt(variance + eps)
-        scale = _spread(inverse, channels) * weight
-        shift = _spread(middle - mean, channels) * scale + bias
-        ctx.save_for_backward(x, weight, mean, middle, inverse)
+        centred, scale, shift, *moments = _scales(x, weight, bias, groups, average, eps)
+        ctx.save_for_backward(x, weight, bias, *moments)
+        ctx.how = (groups, average, eps)
         return centred.reshape(x.shape).mul_(scale[..., None]).add_(shift[..., None])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         """Compute dx, dgamma and dbeta."""
-        x, weight, mean, middle, inverse = ctx.saved_tensors
+        x, weight, bias, mean, middle, inverse = ctx.saved_tensors
+        if torch.is_grad_enabled():  # what is returned will be differentiated too
+            y = _normalise_by_graph(x, weight, bias, *ctx.how)
+            return *_gradients(y, (x, weight, bias), dy, ctx.needs_input_grad), None, None, None
         channels, entries = x.shape[2], x[:, 0].numel() // inverse.shape[1]
         total = dy.sum(dim=3)
         along = torch.linalg.vecdot(dy, x) - _spread(mean, channels) * total  # sum dy (x - mu)
@@ -127,6 +121,41 @@ class _Peers(torch.autograd.Function):
         dx = dx.add_(_spread(rest, channels)[..., None])
         dweight = (along * _spread(inverse, channels)).sum(dim=(0, 1))
         return dx, dweight, total.sum(dim=(0, 1)), None, None, None
+
+
+def _scales(
+    x: Tensor, weight: Tensor, bias: Tensor, groups: int, average: bool, eps: float
+) -> tuple[Tensor, ...]:
+    """x - m in groups, the scale and shift that make y of it; mu, m and r of `_Peers`."""
+    views, samples, channels, _ = x.shape
+    grouped = x.reshape(views, samples, groups, -1)
+    means = grouped.mean(dim=3)
+    mean = means.mean(dim=0, keepdim=True)
+    middle = means if average else mean
+    centred = grouped - middle[..., None]
+    entries = views * grouped.shape[3]
+    variance = torch.linalg.vecdot(centred, centred).sum(dim=0) / entries
+    inverse = torch.rsqrt(variance + eps)
+    scale = _spread(inverse, channels) * weight
+    shift = _spread(middle - mean, channels) * scale + bias
+    return centred, scale, shift, mean, middle, inverse
+
+
+def _normalise_by_graph(
+    x: Tensor, weight: Tensor, bias: Tensor, groups: int, average: bool, eps: float
+) -> Tensor:
+    """As `_Peers`; torch finds the gradient, and that of the gradient."""
+    centred, scale, shift, *_ = _scales(x, weight, bias, groups, average, eps)
+    return centred.reshape(x.shape) * scale[..., None] + shift[..., None]
+
+
+def _gradients(
+    y: Tensor, leaves: tuple[Tensor, ...], dy: Tensor, needed: tuple[bool, ...]
+) -> list[Tensor | None]:
+    """The gradients of the leaves that need one, with a graph of their own."""
+    asked = [leaf for leaf, is_asked in zip(leaves, needed, strict=False) if is_asked]
+    found = iter(torch.autograd.grad(y, asked, dy, create_graph=True))
+    return [next(found) if is_asked else None for is_asked in needed[: len(leaves)]]
 
 
 def _spread(values: Tensor, channels: int) -> Tensor:

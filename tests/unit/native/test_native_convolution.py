@@ -203,12 +203,16 @@ def test_only_the_gradients_that_are_asked_for() -> None:
     assert x.grad is not None and bias.grad is None
 
 
-def test_it_cannot_be_differentiated_twice() -> None:
-    x, weight, bias = (one.requires_grad_() for one in given(2, 1, 6, 6, 3))
-    loss = conv_relu_pool(x, weight, bias).square().sum()
-    (first,) = torch.autograd.grad(loss, weight, create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice"):
-        first.sum().backward()
+@pytest.mark.parametrize("padding", [0, 2])
+def test_second_derivatives_are_those_of_torch(padding: int) -> None:
+    seconds = []
+    for function in (conv_relu_pool, by_torch):
+        leaves = [one.requires_grad_() for one in given(3, 2, 8, 8, 3, torch.float64)]
+        loss = function(*leaves, padding).pow(3).sum()
+        slopes = torch.autograd.grad(loss, leaves, create_graph=True)
+        seconds.append(torch.autograd.grad(sum(s.square().sum() for s in slopes), leaves))
+    for found, expected in zip(*seconds, strict=True):
+        assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_what_the_kernels_cannot_take_is_refused() -> None:

@@ -31,6 +31,8 @@ class HalvingPool(nn.MaxPool2d):
     plain max-pooling in either case, as its checker repeats it without gradients.
     """
 
+    like_its_base = True  # to kernels
+
     def __init__(self, ceil_mode: bool = False) -> None:
         super().__init__(2, ceil_mode=ceil_mode)
 
@@ -50,6 +52,7 @@ class SimpleCNN(Backbone, nn.Sequential):
 
     width = 84
     in_lanes = True
+    like_its_base = True  # to kernels
     features: nn.Sequential
     top: nn.Sequential
 
