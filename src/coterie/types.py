@@ -1,0 +1,42 @@
+"""Types of the public functions' arguments, for annotations in your own code; loads no torch."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+
+PathLike: TypeAlias = str | os.PathLike[str]
+
+Which: TypeAlias = Literal["last", "best"]  # round of a run whose weights are meant
+What: TypeAlias = Literal["model", "encoder", "personal"]  # part of a run that is exported
+Format: TypeAlias = Literal["safetensors", "pt2", "onnx"]  # of an exported file
+Layer: TypeAlias = Literal["h", "z"]  # representations of the backbone, or of the projector
+
+
+class ArrayLike(Protocol):
+    """What numpy can read: an array, a torch tensor, a data frame."""
+
+    def __array__(self) -> Any:
+        """Convert to a numpy array."""
+
+
+class Indexed(Protocol):
+    """What gives samples by their number, such as a torch `Dataset` of x or (x, y)."""
+
+    def __getitem__(self, index: int, /) -> Any:
+        """Return one sample."""
+
+
+class WithFields(Protocol):
+    """An instance of a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+_Inputs: TypeAlias = ArrayLike | Indexed | Sequence[Any] | PathLike
+_Labels: TypeAlias = ArrayLike | Sequence[Any] | None
+
+Samples: TypeAlias = _Inputs | tuple[_Inputs, _Labels]
+"""x, (x, y) or (x, None): a tuple of two is x and y, a list is x. A path is read as in commands."""
+
+Part: TypeAlias = str | Mapping[str, Any] | WithFields | Callable[..., Any]
+"""A part of a run: a name, a table, an instance of a dataclass, a class, function or module."""
