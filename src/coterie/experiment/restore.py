@@ -10,6 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load
+from torch import nn
 
 from coterie.core import registry, seeds
 from coterie.core.bundle import Tensors
@@ -48,7 +49,7 @@ def restore(
             net = method.nets(build)["model"]
         else:
             net = build()
-    weights = _read_weights(folder / saved.file, saved.sha256)
+    weights = read_weights(folder / saved.file, saved.sha256)
     expected = net.state_dict()
     if difference := find_difference(expected, weights, kept):
         raise DataError(
@@ -83,7 +84,7 @@ def forget_statistics(net: Network, kept: Collection[str]) -> None:
             module.track_running_stats = False
 
 
-def uses_batch_statistics(net: Network) -> bool:
+def uses_batch_statistics(net: nn.Module) -> bool:
     """Whether the output for a sample depends on the other samples of its batch."""
     return any(
         isinstance(module, BATCH_NORMS) and module.running_mean is None for module in net.modules()
@@ -133,7 +134,8 @@ def _find_backbone(folder: Path, name: str, objects: Mapping[str, Any]) -> Any:
         raise ConfigError(f"{error}; {remedy}") from error
 
 
-def _read_weights(path: Path, sha256: str) -> Tensors:
+def read_weights(path: Path, sha256: str) -> Tensors:
+    """Read a file of weights; refuse one with another SHA-256."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
