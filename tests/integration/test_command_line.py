@@ -237,6 +237,11 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
         monkeypatch.setattr(f"coterie.{module}.execute", fail)
     return {
         "run": ["digits/fedavg"],
+        "predict": ["nothing-of-that-name", "data"],
+        "embed": ["nothing-of-that-name", "data"],
+        "evaluate": ["nothing-of-that-name"],
+        "export": ["nothing-of-that-name"],
+        "clean": ["nothing-of-that-name"],
         "compare": ["fedavg"],
         "sweep": ["digits/fedavg", "run.seed=0"],
         "reproduce": ["nothing-of-that-name"],

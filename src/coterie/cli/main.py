@@ -14,7 +14,19 @@ from typing import Annotated, NoReturn
 import typer
 
 import coterie
-from coterie.cli import compare, doctor, download, listing, partition, reproduce, run
+from coterie.cli import (
+    clean,
+    compare,
+    doctor,
+    download,
+    evaluate,
+    export,
+    listing,
+    partition,
+    predict,
+    reproduce,
+    run,
+)
 from coterie.cli.options import Debug
 from coterie.core.errors import CoterieError
 
@@ -26,6 +38,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run.run)
+app.command("predict")(predict.predict)
+app.command("embed")(predict.embed)
+app.command("evaluate")(evaluate.evaluate)
+app.command("export")(export.export)
+app.command("clean")(clean.clean)
 app.command("compare")(compare.compare)
 app.command("sweep")(compare.sweep)
 app.command("reproduce")(reproduce.reproduce)

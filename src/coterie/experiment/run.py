@@ -19,7 +19,7 @@ from coterie.engine.record import Recorder, Recorders
 from coterie.engine.tensorboard import TensorBoard
 from coterie.experiment.config import Config, load
 from coterie.experiment.given import Divided
-from coterie.experiment.outputs import describe_model, is_complete, write_outputs
+from coterie.experiment.outputs import REPORT, describe_model, is_complete, write_outputs
 from coterie.experiment.prepare import (
     Experiment,
     make_executor,
@@ -129,6 +129,8 @@ def _drive(
         recorders.note(note)
     if experiment.dataset.groups and experiment.config.tables["partition"]["kind"] != "by-group":
         recorders.note("the data have clients of their own: partition.kind=by-group")
+    if (folder / REPORT).is_file() and not (folder / "checkpoints").is_dir():
+        return  # finished and cleaned: without checkpoints it would begin again
     plan = make_plan(experiment, folder)
     standing = _load_standing(plan, allow_inexact, recorders)
     if standing and standing.position.finished and is_complete(experiment, folder, standing):

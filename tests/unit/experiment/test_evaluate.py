@@ -58,7 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
         "evaluate": {"with": ["knn", "own_probe"]},
     },
     "la_ssfl": {**SIMSIAM, "method": {"name": "la_ssfl"}, "evaluate": {"with": ["own_probe"]}},
-    "solo": {"method": {"name": "solo"}, "evaluate": {"with": ["accuracy", "personal", "probe"]}},
+    "solo": {"method": {"name": "solo"}, "evaluate": {"with": ["accuracy", "personal", "knn"]}},
     "centralized": {"method": {"name": "centralized"}, "evaluate": {"with": ["accuracy"]}},
     "kept statistics": {
         "net": {"norm": "bn", "bn_buffers": "local"},
