@@ -222,9 +222,15 @@ def test_a_cleaned_run_does_everything_but_resume(
         command("embed", folder, toy_data)
         command("export", folder, "--out", "net.safetensors")
         command("evaluate", folder, "--out", "metrics.json")
-        names = ("predictions.csv", "embeddings.csv", "net.safetensors", "metrics.json")
-        outcomes.append([Path(name).read_bytes() for name in names])
-        outcomes[-1].append(repr(coterie.load(folder).history).encode())
+        names = ("predictions.csv", "embeddings.csv", "metrics.json")
+        weights = load_file("net.safetensors")
+        outcomes.append(
+            {
+                **{name: Path(name).read_bytes() for name in names},
+                **{name: array.tobytes() for name, array in weights.items()},
+                "history": repr(coterie.load(folder).history).encode(),
+            }
+        )
         if len(outcomes) == 1:
             said = command("clean", folder)
             assert said.endswith(f"freed in {folder}\n") and not said.startswith("0 files")
