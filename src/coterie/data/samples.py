@@ -141,7 +141,8 @@ def _read_labels(values: Any, name: str) -> Any:
 
 def _to_numpy(values: Any) -> np.ndarray:
     if hasattr(values, "detach"):  # a tensor, perhaps on a GPU or with gradients
-        values = values.detach().cpu().numpy()
+        values = values.detach().cpu()
+        values = (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
     elif hasattr(values, "to_numpy"):  # a column of a data frame
         values = values.to_numpy()
     return np.asarray(values)

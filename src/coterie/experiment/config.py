@@ -36,6 +36,7 @@ from coterie.kit.evaluator import Evaluator
 from coterie.kit.method import FederatedEvaluator, Method
 from coterie.kit.objective import Objective
 from coterie.native.library import kernel_in_use
+from coterie.nets.weights import pin
 
 _DEFAULT_CHOICE = {"partition": "dirichlet", "objective": "supervised", "method": "fedavg"}
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # keys that TOML takes without quotes
@@ -153,10 +154,14 @@ def resolve_request(asked: Request) -> Config:
     resolved["evaluate"] = write_fields(built["evaluate"], SPELLING) | evaluators.resolved
     objects |= {f"evaluate.{key}": evaluators.made[key] for key in evaluators.local}
     devices = (built["run"].device, *built["executor"].devices)
+    pinned = pin(built["net"])
     changes: Tables = {
         "executor": {"kind": _choose_executor(objects, asked, built["executor"].kind)},
         # a run resumes only under the same kernel
-        "net": {"kernel": kernel_in_use(built["net"].kernel, devices)},
+        "net": {
+            "kernel": kernel_in_use(pinned.kernel, devices),
+            "weights_sha256": pinned.weights_sha256,
+        },
     }
     for table, values in changes.items():
         built[table] = replace(built[table], **values)
@@ -255,7 +260,7 @@ def _check_together(config: Config) -> None:
         )
     config.method.check(config.local)
     for key in ("stop_at_target", "patience"):
-        if config.evaluate.last and getattr(config.evaluate, key, 0):
+        if config.evaluate.last and getattr(config.evaluate, key):
             raise ConfigError(
                 f"evaluate.last waits for the last round, which evaluate.{key} may leave out: "
                 "choose one of them"

@@ -24,7 +24,8 @@ from coterie.core.task import METHOD, Attempt, Round
 from coterie.engine.play import Player
 from coterie.engine.record import MetricsFile, Recorder, Recorders
 from coterie.engine.spec import Parts
-from coterie.experiment.config import GIVEN, Config, resolve
+from coterie.experiment.config import Config, resolve
+from coterie.experiment.given import GIVEN
 from coterie.experiment.model_file import SavedWeights, read_model_file
 from coterie.experiment.prepare import Experiment, make_executor, make_plan, prepare
 from coterie.experiment.restore import read_weights
@@ -124,7 +125,7 @@ def _configure(folder: Path, changes: Tables) -> Config:
     tables = read(folder / "config.toml")
     if tables.get("data", {}).get("name") == GIVEN:
         raise DataError(
-            f"{folder} was trained on arrays that a Python program passed in and that it does not "
+            f"{folder} was trained on data that a Python program passed in and that it does not "
             "keep: call score(x, y) of coterie.load(...) there"
         )
     settings = {k: v for k, v in tables.get("evaluate", {}).items() if k not in _OF_TRAINING}

@@ -1,7 +1,7 @@
 """From samples as a user has them to what a trained network takes."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from os import PathLike
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,22 +9,16 @@ from torch import Tensor
 
 from coterie.core.errors import DataError
 from coterie.data.augment import Normalise
+from coterie.data.inputs import read_path
+from coterie.data.samples import read_samples
 from coterie.experiment.model_file import InputDescription
 
 _BYTE = 255
 
 
-class GivenSamples(NamedTuple):
-    """Samples in the user's layout, with labels and names if there are any."""
-
-    x: np.ndarray
-    y: Any = None
-    names: Sequence[str] = ()
-
-
 def to_input(x: Any, wanted: InputDescription) -> Tensor:
     """Convert samples in the form of the training data to normalised float32 tensors."""
-    array = _arrange(_samples(x).x, wanted)
+    array = _arrange(_read(x, wanted), wanted)
     if array.dtype.kind not in "biuf":
         raise DataError(f"x has {array.dtype} entries: it must have numbers")
     array = _check_bytes(array) if wanted.dtype == "uint8" else _check_floats(array, wanted)
@@ -32,31 +26,17 @@ def to_input(x: Any, wanted: InputDescription) -> Tensor:
     return normalise(normalise.unit(torch.from_numpy(np.ascontiguousarray(array))))
 
 
+def _read(x: Any, wanted: InputDescription) -> np.ndarray:
+    """Read samples; image files are brought to the form that the network was trained on."""
+    if isinstance(x, str | PathLike):
+        form = wanted.shape if wanted.kind == "image" else (0,)
+        return read_path(x, resize=wanted.resize, channels=form[0], size=form[1:]).x
+    return read_samples(x, name="x").x
+
+
 def is_missing(label: Any) -> bool:
     """Whether a label says that there is none: None, NaN or -1."""
     return label is None or label != label or label == -1
-
-
-def _samples(x: Any) -> GivenSamples:
-    """Read arrays, tensors, lists, a pair of x and y, or a torch `Dataset`."""
-    if isinstance(x, tuple) and len(x) == 2:
-        return GivenSamples(_to_array(x[0]), x[1])
-    if isinstance(x, torch.utils.data.Dataset):
-        items = [x[i] for i in range(len(x))]  # type: ignore[arg-type]
-        return _samples([item[0] if isinstance(item, tuple) else item for item in items])
-    return GivenSamples(_to_array(x))
-
-
-def _to_array(x: Any) -> np.ndarray:
-    if isinstance(x, list | tuple) and any(isinstance(item, Tensor) for item in x):
-        x = [_to_array(item) for item in x]
-    if isinstance(x, Tensor):
-        plain = x.detach().cpu()  # numpy has no bfloat16
-        return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
-    try:
-        return np.asarray(x)
-    except ValueError as error:  # rows of several lengths
-        raise DataError(f"x cannot be made an array: {error}") from error
 
 
 def _arrange(x: np.ndarray, wanted: InputDescription) -> np.ndarray:
