@@ -26,6 +26,17 @@ class Indexed(Protocol):
         """Return one sample."""
 
 
+class DataFrame(Protocol):
+    """A data frame of pandas, or of a library with the same methods."""
+
+    @property
+    def columns(self) -> Any:
+        """The names of the columns."""
+
+    def to_numpy(self) -> Any:
+        """Convert to a numpy array."""
+
+
 class WithFields(Protocol):
     """An instance of a dataclass."""
 

@@ -112,7 +112,7 @@ def _score(predicted: Sequence[Any], y: "np.ndarray", classes: Sequence[Any]) ->
 
     Names of folders are text where the classes may be numbers, so all are compared as text.
     """
-    from coterie.experiment.network_input import is_missing
+    from coterie.data.labels import is_missing
 
     known = {str(name) for name in classes}
     pairs = []

@@ -74,7 +74,7 @@ def _clean_objects(given: np.ndarray, name: str) -> np.ndarray:
     for row, value in enumerate(given.tolist()):
         if isinstance(value, bytes):
             value = value.decode(errors="replace")
-        if value is None or value != value or type(value).__name__ == "NAType":  # None, NaN, NA
+        if type(value).__name__ == "NAType" or is_missing(value):  # pandas' NA compares as NA
             entries.append(None)
         elif isinstance(value, str):
             entries.append(value.strip())
@@ -98,6 +98,11 @@ def _clean_objects(given: np.ndarray, name: str) -> np.ndarray:
 def known(labels: np.ndarray) -> np.ndarray:
     """Which of cleaned labels are there."""
     return np.asarray(labels != (_NO_TEXT if labels.dtype.kind == "U" else MISSING))
+
+
+def is_missing(label: Any) -> bool:
+    """Whether a single label says that there is none."""
+    return label is None or label != label or label in (MISSING, _NO_TEXT)
 
 
 def join(parts: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -44,7 +44,7 @@ def read_samples(given: Any, *, label: str | None = None, name: str = "the sampl
                 "for samples alone"
             )
         x, y = given
-        return Given(_read_array(x, name), None if y is None else _read_labels(y, name))
+        return Given(_read_array(x, name), None if y is None else read_labels(y, name))
     if is_frame(given):
         return _read_frame(given, label, name)
     if _is_dataset(given):
@@ -115,7 +115,7 @@ def _read_dataset(given: Any, name: str) -> Given:
     if not any(paired):
         return Given(_read_array(items, name))
     samples, labels = zip(*items, strict=True)
-    return Given(_read_array(list(samples), name), _read_labels(list(labels), name))
+    return Given(_read_array(list(samples), name), read_labels(list(labels), name))
 
 
 def _read_array(values: Any, name: str) -> np.ndarray:
@@ -130,7 +130,8 @@ def _read_array(values: Any, name: str) -> np.ndarray:
         raise DataError(f"{name} cannot be read as an array of equal samples ({reason})") from error
 
 
-def _read_labels(values: Any, name: str) -> Any:
+def read_labels(values: Any, name: str = "y") -> Any:
+    """Read labels as an array or list of plain values; errors begin with `name`."""
     try:
         if isinstance(values, list | tuple):
             return [_to_scalar(value) for value in values]

@@ -15,6 +15,7 @@ from coterie.engine.play import Player
 from coterie.engine.record import ClientEvent
 from coterie.engine.spec import Parts
 from coterie.kit.context import Shard
+from coterie.kit.evaluator import Evaluator
 from coterie.kit.method import FederatedEvaluator
 from coterie.kit.stages import plan_rounds
 
@@ -92,10 +93,10 @@ class _Evaluating:
         seed, metrics = seeds.derive(parts.spec.seed, "evaluate"), self.result.metrics
         with parts.kernels(), seeds.scoped(self.round.torch_seed()):
             for evaluator in chosen:
-                metrics.update(evaluator(net, data, seed))
+                metrics.update(evaluator(net, _choose(evaluator, data), seed))
             if holdout is not None:
                 for evaluator in chosen:
-                    measured = evaluator(net, holdout, seed)
+                    measured = evaluator(net, _choose(evaluator, holdout), seed)
                     metrics.update({f"holdout_{name}": value for name, value in measured.items()})
         nets.release()
 
@@ -191,6 +192,11 @@ def evaluation_payload(parts: Parts, server: ServerState, round: Round) -> Paylo
     assert stage.broadcast  # every method has one
     down = stage.broadcast(server, round)
     return down if evaluated is None else down.replace(evaluated=evaluated)
+
+
+def _choose(evaluator: Evaluator, data: Shard) -> Shard:
+    """Leave out samples without a label for an evaluator that needs labels."""
+    return data.labelled() if evaluator.labels else data
 
 
 def _over_models(scores: Mapping[ClientId, Mapping[str, float]]) -> dict[str, float]:

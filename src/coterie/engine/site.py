@@ -24,7 +24,7 @@ from coterie.engine.client_states import StateStore
 from coterie.engine.play import is_finite
 from coterie.engine.rundir import write_weights
 from coterie.engine.spec import Parts, Spec
-from coterie.kit.context import ClientContext
+from coterie.kit.context import ClientContext, Shard
 from coterie.kit.networks import Frozen
 
 _FEWEST = 2  # samples that a client needs to train: losses are defined on two or more
@@ -125,13 +125,13 @@ class Site:
         metrics: dict[str, float] = {}
         for name, evaluator in self.parts.due_evaluators(task.round).items():
             if evaluator.where == "client" and len(self.partition.test[task.client]):
-                data = everything(task.client) if evaluator.pools else ctx.data
+                data: Shard = everything(task.client) if evaluator.pools else ctx.data
                 seed = seeds.derive(self.spec.seed, "evaluate", client=task.client)
             elif evaluator.where == "server" and "evaluated" not in task.down:
                 data, seed = everything(None), seeds.derive(self.spec.seed, "evaluate")
             else:  # no data of its own to test on; or the server tests its global model itself
                 continue
-            measured = evaluator(net, data, seed)
+            measured = evaluator(net, data.labelled() if evaluator.labels else data, seed)
             metrics.update({f"{name}/{metric}": value for metric, value in measured.items()})
         return metrics
 
@@ -180,7 +180,9 @@ class Site:
     def _shard(self, task: Task) -> DataShard:
         train, test = self.partition.train[task.client], self.partition.test[task.client]
         shift = self.partition.shifts.get(task.client)
-        return self._make_shard(train, test, shift=shift, augment=self.parts.augment)
+        shard = self._make_shard(train, test, shift=shift, augment=self.parts.augment)
+        program = self.parts.programs.get(task.program)
+        return shard.labelled() if program is not None and program.labels else shard
 
 
 def _program(task: Task) -> str:

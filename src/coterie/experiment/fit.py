@@ -1,6 +1,6 @@
 """`fit`: train on data that a Python program has in memory, one part a site."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,24 +10,25 @@ from coterie.data.formats import npz
 from coterie.engine.record import Recorder
 from coterie.experiment.config import load
 from coterie.experiment.given import GIVEN, divide_sites, has_labels, read_sites
-from coterie.experiment.result import PathLike, Result
+from coterie.experiment.result import Result
 from coterie.experiment.run import describe_start, execute
 from coterie.experiment.settle import list_unlabelled
 from coterie.report.progress import show_progress
+from coterie.types import DataFrame, Part, PathLike, Samples
 
 _BACKBONES: dict[Kind, str] = {"image": "simple-cnn", "signal": "conv1d", "table": "mlp"}
 _KINDS: dict[int, Kind] = {2: "table", 3: "signal", 4: "image"}  # by the axes of a batch
 
 
 def fit(
-    sites: Any,
+    sites: Mapping[str, Samples] | DataFrame,
     *,
-    test: Any = None,
+    test: Samples | None = None,
     label: str | None = None,
     site: str | None = None,
     kind: Literal["auto", "image", "signal", "table"] = "auto",
-    method: Any = "fedavg",
-    objective: Any = None,
+    method: Part = "fedavg",
+    objective: Part | None = None,
     out: PathLike | None = None,
     resume: bool = False,
     allow_inexact: bool = False,

@@ -34,11 +34,6 @@ def _read(x: Any, wanted: InputDescription) -> np.ndarray:
     return read_samples(x, name="x").x
 
 
-def is_missing(label: Any) -> bool:
-    """Whether a label says that there is none: None, NaN or -1."""
-    return label is None or label != label or label == -1
-
-
 def _arrange(x: np.ndarray, wanted: InputDescription) -> np.ndarray:
     """Bring samples into the layout of the training data: channels first, also a single one."""
     shape = tuple(wanted.shape)

@@ -1,6 +1,5 @@
 """A run opened again: its history and its models, from the files of its directory alone."""
 
-import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -12,26 +11,25 @@ from torch import Tensor, nn
 
 from coterie.core.errors import ConfigError, DataError
 from coterie.core.formatting import list_first
+from coterie.data import labels
+from coterie.data.samples import read_labels
 from coterie.engine.best import find_best
 from coterie.engine.record import RoundEvent
 from coterie.experiment.given import GIVEN
 from coterie.experiment.history import METRICS, History, read_history
 from coterie.experiment.model_file import MODEL_FILE, ModelFile, WeightsFile, read_model_file
-from coterie.experiment.network_input import is_missing, to_input
+from coterie.experiment.network_input import to_input
 from coterie.experiment.restore import restore, uses_batch_statistics
 from coterie.experiment.tables import read
 from coterie.nets.build import Own
 from coterie.nets.heads import Network, Outputs
 from coterie.report.figure import draw_metrics
+from coterie.types import Format, Layer, PathLike, Samples, What, Which
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 CONFIG = "config.toml"
-PathLike = str | os.PathLike[str]
-Which = Literal["last", "best"]
-What = Literal["model", "encoder", "personal"]
-Format = Literal["safetensors", "pt2", "onnx"]
 _BATCH = 256
 _RESUME = {
     "command": "coterie run --out {folder} --resume",
@@ -143,21 +141,23 @@ class Result:
             )
         return self._restore(described, saved)
 
-    def prepare(self, x: Any, client: str | None = None) -> Tensor:
+    def prepare(self, x: Samples, client: str | None = None) -> Tensor:
         """Convert samples to what `model()` and `encoder()` take: normalised float32."""
         described = self._described
         if client is not None:
             self._check_client(described, client)
         return to_input(x, described.input)
 
-    def predict(self, x: Any, *, client: str | None = None, which: Which = "last") -> np.ndarray:
+    def predict(
+        self, x: Samples, *, client: str | None = None, which: Which = "last"
+    ) -> np.ndarray:
         """Predict the class of each sample, as an entry of `classes`."""
         numbers = self._logits(x, client, which).argmax(axis=1)
         predicted: np.ndarray = _to_array(self.classes)[numbers]
         return predicted
 
     def predict_proba(
-        self, x: Any, *, client: str | None = None, which: Which = "last"
+        self, x: Samples, *, client: str | None = None, which: Which = "last"
     ) -> np.ndarray:
         """Predict the probability of each class, one column a class; rows sum to 1."""
         logits = torch.from_numpy(self._logits(x, client, which))
@@ -165,9 +165,9 @@ class Result:
 
     def encode(
         self,
-        x: Any,
+        x: Samples,
         *,
-        layer: Literal["h", "z"] = "h",
+        layer: Layer = "h",
         client: str | None = None,
         which: Which = "last",
     ) -> np.ndarray:
@@ -179,19 +179,15 @@ class Result:
             return _apply(net, net.encode, self.prepare(x, client))
         return _apply(net, lambda part: _forward(net, part).z, self.prepare(x, client))
 
-    def score(self, x: Any, y: Any, **options: Any) -> float:
+    def score(self, x: Samples, y: Any, **options: Any) -> float:
         """Compute the accuracy on samples that have a label; options are those of `predict`."""
-        labels = [
-            label.item() if isinstance(label, np.generic) else label for label in np.asarray(y)
-        ]
-        predicted = self.predict(x, **options).tolist()
-        if len(labels) != len(predicted):
-            raise DataError(f"x has {len(predicted)} samples and y {len(labels)} labels")
-        pairs = [(p, y) for p, y in zip(predicted, labels, strict=True) if not is_missing(y)]
-        if not any(y in self.classes for _, y in pairs):
+        predicted = self.predict(x, **options)
+        given = labels.clean(read_labels(y), len(predicted), "y")
+        rows = labels.known(given)
+        if not np.isin(given[rows], _to_array(self.classes)).any():
             known = list_first([repr(name) for name in self.classes])
             raise DataError(f"y has no label of the run's classes, which are {known}")
-        return sum(bool(p == y) for p, y in pairs) / len(pairs)
+        return float((predicted[rows] == given[rows]).mean())
 
     def plot(self, *metrics: str) -> "Figure":
         """Draw metrics over the rounds; without any, `evaluate.metric`."""
@@ -264,7 +260,7 @@ class Result:
                 f"client = {client!r} is not known; there are: {list_first(described.clients)}"
             )
 
-    def _logits(self, x: Any, client: str | None, which: Which) -> np.ndarray:
+    def _logits(self, x: Samples, client: str | None, which: Which) -> np.ndarray:
         net = self._network(client, which)
         if net.classifier is None or not self.classes:
             raise ConfigError(

@@ -26,9 +26,10 @@ from coterie.experiment.prepare import (
     make_plan,
     prepare,
 )
-from coterie.experiment.result import CONFIG, Caller, PathLike, Result, say_how_to_resume
+from coterie.experiment.result import CONFIG, Caller, Result, say_how_to_resume
 from coterie.experiment.tables import Source, read
 from coterie.report.progress import show_progress
+from coterie.types import PathLike
 
 PARTITION = "partition.json"
 

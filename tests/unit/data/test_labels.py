@@ -64,5 +64,5 @@ def test_labels_for_measuring_alone_name_the_classes() -> None:
 
 
 def test_a_class_without_training_samples_is_named() -> None:
-    with pytest.raises(DataError, match="y_test, row 1: the label is 'c', .* are: a, b;"):
+    with pytest.raises(DataError, match=r"y_test, row 1: the label is 'c', .* are: a, b;"):
         labels.encode(labels.clean(["a", "b"], 2), labels.clean(["a", "c"], 2))

@@ -56,7 +56,7 @@ def test_a_column_of_a_frame_has_the_labels() -> None:
     read = read_samples(frame, label="died")
     assert np.array_equal(read.x, X)
     assert list(read.y)[:2] == ["yes", "no"]
-    with pytest.raises(DataError, match="label='dead' is no column .* it has: a, b, c, died"):
+    with pytest.raises(DataError, match=r"label='dead' is no column .* it has: a, b, c, died"):
         read_samples(frame, label="dead")
     with pytest.raises(DataError, match="site 'n', column 'died': 'yes' is not a number"):
         read_samples(frame, name="site 'n'")
