@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import coterie
 import toy
 from coterie.cli.main import main
 from coterie.engine.record import NoteEvent
@@ -161,6 +162,28 @@ def test_another_environment_is_refused_unless_inexact_is_fine(
     assert files(folder) == before
     run(reference[1], "--out", folder, "--resume", "--allow-inexact")
     assert results(folder) == results(reference[0])
+
+
+def test_a_finished_run_of_an_older_version_gets_what_is_missing(
+    reference: Reference, copy: Path, run: Run
+) -> None:
+    for state in copy.glob("checkpoints/*/state.json"):
+        values = json.loads(state.read_text())
+        del values["best"]
+        state.write_text(json.dumps(values))
+        sums = {
+            file.name: hashlib.sha256(file.read_bytes()).hexdigest()
+            for file in (state, state.with_name("server.safetensors"))
+        }
+        state.with_name("manifest.json").write_text(json.dumps(sums))
+    shutil.rmtree(copy / "checkpoints" / "best")
+    for name in ("model.json", "best.safetensors", "report.html"):
+        (copy / name).unlink()
+    assert "best round" in run("--out", copy, "--resume")
+    assert coterie.load(copy).model("best").state_dict()
+    assert coterie.load(copy).history == coterie.load(reference[0]).history
+    described = json.loads((copy / "model.json").read_text())["weights"]
+    assert described["best"]["round"] == described["last"]["round"] == 3
 
 
 def test_other_data_are_refused(tmp_path: Path, run: Run) -> None:

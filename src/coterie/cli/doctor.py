@@ -66,7 +66,8 @@ def _check_agreement() -> float:
         executor = {"kind": kind, "workers": 2}
         with tempfile.TemporaryDirectory() as folder:
             try:
-                result = run("digits/fedavg", out=Path(folder) / "run", executor=executor, **small)
+                out = Path(folder) / "run"
+                result = run("digits/fedavg", out=out, progress=False, executor=executor, **small)
             except CoterieError as error:
                 raise RunFailed(f"the {kind} executor does not work here: {error}") from error
             digests.add(result.history[-1].digest)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coterie.core.bundle import Tensors
-from coterie.core.files import make_folder
+from coterie.core.files import disk_errors, make_folder
 from coterie.engine.record import RoundEvent
 from coterie.engine.rundir import write_weights
 
@@ -35,7 +35,8 @@ class BestWeights:
 
     def write(self, best: Best, weights: Tensors) -> Best:
         """Write the weights of a best round durably, and return it with their SHA-256."""
-        make_folder(self.folder.parent)
+        with disk_errors(self.folder):
+            make_folder(self.folder.parent)
         return replace(best, sha256=write_weights(self._path(best.round), weights))
 
     def read(self, best: Best) -> bytes | None:

@@ -246,9 +246,11 @@ class Loop:
         target = max(settings.targets, default=None) if settings.stop_at_target else None
         if target is not None and reached(history[-1:], settings.metric, target):
             return True
+        if not settings.patience:
+            return False
         last, _ = self.rounds[-1]
         stale = count_stale(history, settings.metric, last.name)
-        if not settings.patience or stale < settings.patience:
+        if stale < settings.patience:
             return False
         best = find_best(history, settings.metric)
         assert best is not None  # else nothing is stale

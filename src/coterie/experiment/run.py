@@ -12,6 +12,7 @@ from typing import Any
 from coterie.core import exact
 from coterie.core.errors import CheckpointError, ConfigError, DataError, Interrupted
 from coterie.core.files import replace_durably
+from coterie.core.formatting import counted
 from coterie.engine import rundir
 from coterie.engine.loop import Loop, Plan, Standing
 from coterie.engine.play import Player
@@ -32,6 +33,7 @@ from coterie.report.progress import show_progress
 from coterie.types import PathLike
 
 PARTITION = "partition.json"
+_OF_NETWORK = ("method", "objective", "net")  # parts that loading a network may need
 
 
 def run(
@@ -86,12 +88,13 @@ def execute(
             except KeyboardInterrupt:
                 again = say_how_to_resume(folder, caller)
                 raise Interrupted(f"interrupted; resume with: {again}") from None
-    return Result(folder, config.objects)
+    return Result(folder, {k: v for k, v in config.objects.items() if k in _OF_NETWORK})
 
 
-def describe_start(config: Config) -> list[str]:
+def describe_start(config: Config, data: str = "") -> list[str]:
     """Describe a run in two lines: what is trained, and what leaves a client."""
-    title = f"{config.tables['method']['name']} on {config.data.name}, seed {config.run.seed}"
+    method, seed = config.tables["method"]["name"], config.run.seed
+    title = f"{method} on {data or config.data.name}, seed {seed}"
     return [title, f"leaves each client: {config.method.leaves}"]
 
 

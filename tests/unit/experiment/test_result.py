@@ -181,6 +181,8 @@ def test_classes_of_text_come_back_as_text(copy: Copy, x: np.ndarray, y: np.ndar
     names = np.array(["cat", "dog", "eel"])
     assert result.predict(x).dtype.kind == "U" and set(result.predict(x)) <= set(names)
     assert result.score(x, names[y]) == pytest.approx(result.metrics["accuracy"])
+    right = str(result.predict(x)[0])
+    assert result.score(x[:3], [right, float("nan"), None]) == 1.0
 
 
 def test_a_figure_shows_metrics_over_the_rounds(reference: Result) -> None:
