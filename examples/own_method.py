@@ -20,8 +20,8 @@ def main() -> None:
             partition={"kind": "iid", "clients": 5},
             method={"name": "own_methods.median:Median"},
         )
-    for event in result.history:
-        print(f"round {event.round + 1}  accuracy {event.metrics['accuracy']:.4f}")
+        for round, accuracy in result.history["accuracy"]:
+            print(f"round {round + 1}  accuracy {accuracy:.4f}")
 
 
 if __name__ == "__main__":
