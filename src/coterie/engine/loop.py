@@ -76,7 +76,8 @@ class Loop:
         standing = self._check_best(standing)
         first = standing.position.round + 1
         self._attempt = replace(self._attempt, first=first)
-        start = StartEvent(self.plan.folder, len(self.clients), first, len(self.rounds))
+        metric = self.plan.evaluation.settings.metric
+        start = StartEvent(self.plan.folder, len(self.clients), first, len(self.rounds), metric)
         self.recorders.emit(start)
         try:
             for stage, round in self.rounds[first:]:  # 1

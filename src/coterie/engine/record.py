@@ -51,6 +51,7 @@ class StartEvent:
     clients: int
     first: int  # its first round
     total: int
+    metric: str = "accuracy"  # that the run is judged by
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import Any
 from coterie.core import exact
 from coterie.core.errors import CheckpointError, ConfigError, DataError, Interrupted
 from coterie.core.files import replace_durably
-from coterie.core.formatting import counted
 from coterie.engine import rundir
 from coterie.engine.loop import Loop, Plan, Standing
 from coterie.engine.play import Player

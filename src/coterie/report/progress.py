@@ -37,7 +37,8 @@ class Display:
     """A recorder that shows round, loss, accuracy, clients done, bytes sent and time left."""
 
     def __init__(self, console: Console, opening: Sequence[str] = (), debug: bool = False) -> None:
-        self._console, self._opening, self._debug = console, opening, debug
+        self._console, self._opening, self._debug = console, list(opening), debug
+        self._shown = list(_SHOWN)
         self._live = console.is_terminal
         self._sent, self._seconds, self._total = 0, list[float](), 0
         bar = [BarColumn(bar_width=16)] if console.width >= _ROOM_FOR_BAR else []
@@ -62,6 +63,8 @@ class Display:
 
     def __call__(self, event: Event) -> None:
         """Handle one event of the run."""
+        while self._opening:
+            self._say(self._opening.pop(0))
         if isinstance(event, ClientEvent):
             self._total = event.total
             if self._live:
@@ -82,8 +85,8 @@ class Display:
 
     def _start(self, event: StartEvent) -> None:
         self._total = event.total
-        for line in self._opening:
-            self._say(line)
+        if event.metric not in (key for _, key in _SHOWN):
+            self._shown.append((event.metric, event.metric))
         rounds = f"from round {event.first + 1}" if event.first else f"{event.total} rounds"
         self._say(f"{event.clients} clients, {rounds} -> {event.folder}")
 
@@ -95,7 +98,9 @@ class Display:
         usual = statistics.mean(self._seconds[1:] or self._seconds)
         left = usual * (total - event.round - 1)
         parts = [
-            f"{label} {event.metrics[key]:.3f}" for label, key in _SHOWN if key in event.metrics
+            f"{label} {event.metrics[key]:.3f}"
+            for label, key in self._shown
+            if key in event.metrics
         ]
         parts += [format_bytes(self._sent), f"{clock(left)} left"]
         status = "  ".join(parts)

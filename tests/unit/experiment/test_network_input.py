@@ -9,8 +9,9 @@ from torch.utils.data import TensorDataset
 
 from coterie.core.errors import DataError
 from coterie.data.augment import Normalise
+from coterie.data.labels import is_missing
 from coterie.experiment.model_file import InputDescription
-from coterie.experiment.network_input import is_missing, to_input
+from coterie.experiment.network_input import to_input
 
 GREY = InputDescription("image", (1, 4, 5), "uint8", (0.4,), (0.2,))
 COLOUR = InputDescription("image", (3, 4, 5), "uint8", (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
@@ -76,7 +77,7 @@ def test_integers_are_fine_in_a_table() -> None:
         (BYTES[:, :1], FLOATS, "x has images of uint8, the run was trained on images of floats"),
         ([[1.0, 2.0, np.nan]], TABLE, "not finite in row 0"),
         ([["a", "b", "c"]], TABLE, "it must have numbers"),
-        ([[1.0], [1.0, 2.0]], TABLE, "x cannot be made an array"),
+        ([[1.0], [1.0, 2.0]], TABLE, "x cannot be read as an array"),
     ],
 )
 def test_what_does_not_fit_is_one_clear_line(
@@ -88,4 +89,4 @@ def test_what_does_not_fit_is_one_clear_line(
 
 def test_a_missing_label_is_none_nan_or_minus_one() -> None:
     assert all(map(is_missing, (None, float("nan"), np.nan, -1, -1.0)))
-    assert not any(map(is_missing, (0, 1, "", "a", "-1")))
+    assert not any(map(is_missing, (0, 1, "a", "-1")))

@@ -168,7 +168,7 @@ def test_labels_that_are_missing_are_not_counted(
     wrong = (predicted[0] + 1) % 3
     assert reference.score(x[:4], [wrong, None, -1, predicted[3]]) == 0.5
     assert reference.score(x[:3], [float("nan"), float(predicted[1]), np.nan]) == 1.0
-    with pytest.raises(DataError, match="4 samples and y 3 labels"):
+    with pytest.raises(DataError, match="y has 3 entries for 4 samples"):
         reference.score(x[:4], y[:3])
     for labels in ([None, -1], ["0", "1"]):
         with pytest.raises(DataError, match="y has no label of the run's classes, which are 0"):
