@@ -31,6 +31,18 @@ CLASSES, SIZES = len(COUNTS[0]), [sum(row) for row in COUNTS]
 Tables = dict[str, dict[str, Any]]
 
 
+UNCHANGED = "coterie.data.augment:Unchanged"  # equal views, which the name "none" would not allow
+
+
+def shuffle(sites: dict[str, Any]) -> dict[str, Any]:
+    """Shuffle the samples of every site, which are sorted by class."""
+    shuffled = {}
+    for client, (name, (x, y)) in enumerate(sites.items()):
+        order = seeds.generator(0, "hold-out", client=client).permutation(len(y))
+        shuffled[name] = (x[order], y[order])
+    return shuffled
+
+
 class Answer(NamedTuple):
     """What came of one client's update."""
 
@@ -78,7 +90,7 @@ class Federation:
             x = (centres[y] + random.normal(size=(len(y), *shape))).astype(np.float32)
             sites[f"site-{client}"] = (x, y)
         classes = np.arange(len(counts[0]))
-        return divide_sites(sites, (centres[classes].astype(np.float32), classes), 0)
+        return divide_sites(shuffle(sites), (centres[classes].astype(np.float32), classes), 0)
 
     def place(
         self, step: int, rounds: int = ROUNDS, stage: str = "train", before: int = 0

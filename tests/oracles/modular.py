@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from federation import COUNTS, Federation
+from federation import COUNTS, Federation, shuffle
 from torch import Tensor
 
 from coterie.core import seeds
@@ -53,7 +53,7 @@ class Modular(Federation):
             x = centres[y] + random.integers(-40, 40, size=(len(y), *shape))
             sites[f"site-{client}"] = (x.clip(0, 255).astype(np.uint8), y)
         classes = np.arange(len(counts[0]))
-        return divide_sites(sites, (centres[classes].astype(np.uint8), classes), 0)
+        return divide_sites(shuffle(sites), (centres[classes].astype(np.uint8), classes), 0)
 
     def at(self, stage: str, step: int = 0) -> Round:
         """A round of a stage, of a run that sends once."""

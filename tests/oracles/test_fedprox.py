@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import quadratic
 import torch
-from federation import assert_near, same
+from federation import UNCHANGED, assert_near, same
 from torch import Tensor
 from two_views import TwoViews, cosine, shift, slopes, windows
 
@@ -98,7 +98,7 @@ def test_the_head_is_all_but_the_backbone(objective: str, heads: set[str], tmp_p
     """Nothing is pulled in a first step; what the pull changes in a second one is the head."""
     tables = {"local": {"steps": 2, "batch_size": 8}}
     if objective == "supervised":
-        tables["data"] = {"augment": "none"}
+        tables["data"] = {"augment": UNCHANGED}
     free = TwoViews(tmp_path, "fedprox", objective, tables, mu=0.0, part="head")
     held = TwoViews(tmp_path, "fedprox", objective, tables, mu=1.0, part="head")
     model, place = free.start()["model"], free.place(0)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from federation import assert_near, same
+from federation import UNCHANGED, assert_near, same
 from two_views import (
     SIZES,
     Spy,
@@ -21,7 +21,7 @@ from two_views import (
 from coterie.core.bundle import Tensors
 
 # whatever batch is drawn, it is the whole shard as it is
-WHOLE: dict[str, dict[str, Any]] = {"data": {"augment": "none"}, "local": {"batch_size": 64}}
+WHOLE: dict[str, dict[str, Any]] = {"data": {"augment": UNCHANGED}, "local": {"batch_size": 64}}
 
 
 def adapted(fed: TwoViews, client: int, step: int, model: Tensors, steps: int = 1) -> Tensors:

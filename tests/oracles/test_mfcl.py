@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import COUNTS, assert_near, same
+from federation import COUNTS, UNCHANGED, assert_near, same
 from modular import SIZES, Modular, pairs_of
 from torch import nn
 from torch.nn import functional as F
@@ -60,7 +60,7 @@ def test_parameters_are_as_many_as_published(kind: Any, count: int) -> None:
 
 def test_vectors_and_floats_beyond_one_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="takes images"):
-        Modular(tmp_path, shape=(6,), tables={"data": {"augment": "none"}})
+        Modular(tmp_path, shape=(6,), tables={"data": {"augment": UNCHANGED}})
     with pytest.raises(ConfigError, match="at least 4 x 4"):
         build_sensor("code", (1, 2, 8), "gn")
 

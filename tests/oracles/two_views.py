@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from federation import COUNTS, Federation, assert_near, same
+from federation import COUNTS, Federation, assert_near, same, shuffle
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -89,7 +89,7 @@ class TwoViews(Federation):
                 y = (y[::-1] + 1) % len(row)
             sites[f"site-{client}"] = (x, y)
         classes = np.arange(len(counts[0]))
-        return divide_sites(sites, (centres[classes].astype(np.float32), classes), 0)
+        return divide_sites(shuffle(sites), (centres[classes].astype(np.float32), classes), 0)
 
     def context(
         self, client: int, place: Round, kept: Mapping[str, Tensors] | None = None

@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
-from coterie.data.augment import choose_views
+from coterie.data.augment import choose_views, make_augment
 from coterie.data.datasets import Dataset
 from coterie.data.partition import Partition
 from coterie.data.partitions.by_group import ByGroup
@@ -73,8 +73,8 @@ def list_unlabelled() -> tuple[str, ...]:
 
 def _settle_views(config: Config, dataset: Dataset) -> tuple[Config, tuple[str, ...]]:
     """Resolve `data.augment = "auto"`; refuse two views that would be equal."""
-    name, views = config.data.augment, config.objective.views
-    if name == "none" and views.count("train") > 1:
+    name, views = config.data.augment, config.method.views or config.objective.views
+    if name == "none" and sum(view in ("train", "second") for view in views) > 1:
         objective = config.tables["objective"]["name"]
         raise ConfigError(
             f"data.augment = 'none' makes the two views of objective.name = {objective!r} equal; "
@@ -83,6 +83,8 @@ def _settle_views(config: Config, dataset: Dataset) -> tuple[Config, tuple[str, 
     if name != "auto":
         return config, ()
     chosen = choose_views(dataset.kind, tuple(dataset.shape), views)
+    if make_augment(chosen).find_problem(dataset.x_train):  # such as colours beyond [0, 1]
+        chosen = "resized-crop"
     note = () if chosen == "none" else (f"data.augment = auto: views by {chosen!r}",)
     return config.update("data", augment=chosen), note
 

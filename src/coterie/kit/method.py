@@ -40,6 +40,11 @@ class Method(ABC):
         check_rules(cls.reduce, cls.__name__)
 
     @property
+    def views(self) -> tuple[str, ...]:
+        """The views of a sample that it trains on; empty: those of the objective."""
+        return ()
+
+    @property
     def labels(self) -> bool:
         """Whether it reads labels beside those that the objective reads."""
         return False

@@ -34,7 +34,7 @@ from torch.nn import functional as F
 from coterie import kit
 from coterie.kit import Answer, Bundle, ClientContext, Method, Network, State, clustering, fields
 
-FIRST, VIEWS = ("train",), ("train", "second", "train")  # the last one is turned
+FIRST = ("train",)
 
 
 @torch.no_grad()
@@ -68,6 +68,7 @@ class Orchestra(Method):
     server_weight_decay: fields.NonNegative = 1e-4
 
     objectives = ("rotation",)
+    views = ("train", "second", "train")  # the last one is turned
     reduce: ClassVar = {"model": kit.Mean(), "target": kit.Mean(), "local_centroids": kit.Gather()}
     leaves: ClassVar[str] = (
         "weights of its network and of a slower copy, centroids of its representations, and its "
@@ -114,7 +115,7 @@ class Orchestra(Method):
         online, target = ctx.net(down["model"]), ctx.net(down["target"], key="target")
         stepper = kit.Stepper(ctx, online)
         begin = True  # of a step, which may take several batches
-        for batch in ctx.batches(views=VIEWS):
+        for batch in ctx.batches(views=self.views):
             if begin:
                 kit.follow(target, online, self.ema)
             with torch.no_grad():

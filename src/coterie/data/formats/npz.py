@@ -1,9 +1,12 @@
 """Arrays of .npz files, and the layouts of samples that users have."""
 
+import os
+import struct
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 from zipfile import BadZipFile
 
 import numpy as np
@@ -15,6 +18,7 @@ from coterie.data.datasets import AnyKind
 # What numpy and zipfile raise on files that are truncated, altered, encrypted or not .npz.
 _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, BadZipFile, zlib.error)
 _TABLE_AXES, _SIGNAL_AXES, _IMAGE_AXES = 2, 3, 4
+_END = struct.Struct("<4s6xH10x")  # of a zip file: its signature and the number of entries
 _CHOICES = [
     (f"x{part}", *(f"y{part}" for _ in labels), *test)
     for part in ("_train", "")
@@ -55,6 +59,7 @@ def read_first(
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise ValueError("it is a single array")
+            _check_directory(file, len(archive.files))
             if only and (strange := sorted(set(archive.files) - only)):
                 raise ValueError(f"{strange[0]!r} is none of {', '.join(sorted(only))}")
             for names in choices:
@@ -67,6 +72,17 @@ def read_first(
             "again with np.savez(FILE, x=..., y=...), or without y"
         ) from error
     raise DataError(f"{path} has no array 'x' (it has: {have}); add it with np.savez")
+
+
+def _check_directory(file: BinaryIO, arrays: int) -> None:
+    """Check that the archive lists as many arrays as its end record counts.
+
+    A damaged list may just be shorter, and a missing `y` would be taken for missing labels.
+    """
+    file.seek(-_END.size, os.SEEK_END)
+    signature, entries = _END.unpack(file.read())
+    if signature == b"PK\x05\x06" and entries != arrays:
+        raise ValueError(f"its directory lists {arrays} of {entries} arrays")
 
 
 def read_single(path: Path) -> np.ndarray:
