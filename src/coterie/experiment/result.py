@@ -1,7 +1,6 @@
 """A run opened again: its history and its models, from the files of its directory alone."""
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -206,9 +205,9 @@ class Result:
         format: Format | None = None,
     ) -> Path:
         """Write a model to a file that other programs read."""
-        export = import_module("coterie.experiment.export").export  # it needs this module
-        written: Path = export(self, path, what=what, client=client, which=which, format=format)
-        return written
+        from coterie.experiment.export import export  # it needs this module
+
+        return export(self, path, what=what, client=client, which=which, format=format)
 
     @property
     def _described(self) -> ModelFile:
