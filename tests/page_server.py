@@ -78,8 +78,8 @@ def find_data(words: list[str]) -> str:
 def shrink(words: list[str], more: list[str], stand_ins: str) -> list[str]:
     """A command of a page, made small: one round of one step, in this process.
 
-    Data that are not here are stood in for, and such a run is described only; tables of papers
-    are described unless they are asked for at the smoke scale.
+    Data that are not in the folder are stood in for, and such a run is described only; tables of
+    papers are described unless they are asked for at the smoke scale.
     """
     command, given = words[0] if words else "", words[1:]
     if command == "reproduce" and given and "smoke" not in given:
@@ -88,8 +88,11 @@ def shrink(words: list[str], more: list[str], stand_ins: str) -> list[str]:
         return [*words, *more]
     keys = dict(SMALL)
     data = find_data(given)
+    roots = [word.partition("=")[2] for word in given if word.startswith("data.root=")]
     if data == "sites":
-        keys |= {"data.root": f"{stand_ins}/sites", "data.limit": "0"}
+        keys |= {"data.limit": "0"}
+        if not any(Path(root).exists() for root in roots):
+            keys |= {"data.root": f"{stand_ins}/sites"}
     elif data in ELSEWHERE:
         keys |= {"data.name": "arrays", "data.root": f"{stand_ins}/images.npz"}
     described = command == "run" and "data.root" in keys and "--dry-run" not in given

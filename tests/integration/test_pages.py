@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import page_server
 import pages
@@ -33,7 +34,11 @@ Ask = Callable[[dict[str, Any]], str]
 
 @pytest.fixture(scope="module")
 def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Small data in the form of those that a page speaks of: pictures, and two sites."""
+    """Small data in the form of those that a page speaks of.
+
+    Pictures and two sites as arrays; three sites with images in `scans`, without labels, and in
+    `photos`, of two classes.
+    """
     folder = tmp_path_factory.mktemp("stand-ins")
     labels = np.arange(3000) % 10
     shape = (len(labels), 3, 32, 32)
@@ -42,6 +47,12 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "sites").mkdir()
     for site in ("clinic-a", "clinic-b"):
         np.savez(folder / "sites" / f"{site}.npz", x=images["x_train"][:40], y=labels[:40])
+    random = np.random.default_rng(0)
+    for site in ("north", "south", "west"):
+        for number, pixels in enumerate(random.integers(0, 256, (12, 16, 16, 3), np.uint8)):
+            for place in (f"scans/{site}", f"photos/{site}/{('cat', 'dog')[number % 2]}"):
+                (folder / place).mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels).save(folder / place / f"{number:02d}.png")
     return folder
 
 
@@ -65,6 +76,8 @@ def ask(server: Path, stand_ins: Path, tmp_path: Path) -> Ask:
     """Run something in a fresh folder with the files that pages save: what it printed."""
     for file, text in pages.saved_files().items():
         (tmp_path / file).write_text(text)
+    for images in ("scans", "photos"):
+        (tmp_path / images).symlink_to(stand_ins / images)
 
     def call(request: dict[str, Any]) -> str:
         binaries = f"{server}:{Path(sys.executable).parent}:{os.environ['PATH']}"

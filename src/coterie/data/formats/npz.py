@@ -115,7 +115,7 @@ def arrange(x: np.ndarray, name: str, kind: AnyKind = "auto") -> np.ndarray:
         if kind == "auto" and x.dtype.kind not in "iu":
             raise DataError(
                 f"{name} has {x.dtype} of shape {x.shape}, which may be grey images or signals; "
-                "say data.kind=image or data.kind=signal (channels x time)"
+                "say data.kind=image or data.kind=signal (channels x time), in Python kind='image'"
             )
         return x[:, np.newaxis]
     if x.ndim != _IMAGE_AXES:
