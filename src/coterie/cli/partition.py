@@ -59,8 +59,9 @@ def facts(experiment: "Experiment") -> Iterator[str]:
     keys = ", ".join(f"{key} {value}" for key, value in settings.items())
     kind, seed = tables["partition"]["kind"], experiment.config.run.seed
     yield f"{kind} of {dataset.name}, seed {seed}" + (f" ({keys})" if keys else "")
+    classes = f"of {dataset.classes} classes" if dataset.classes else "without labels"
     yield (
-        f"{len(sizes)} clients, {sum(sizes):,} training samples of {dataset.classes} classes: "
+        f"{len(sizes)} clients, {sum(sizes):,} training samples {classes}: "
         f"{min(sizes):,} to {max(sizes):,} each, {statistics.median(sizes):,g} at the median"
     )
     tests = [len(test) for test in shares.test.values()]

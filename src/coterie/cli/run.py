@@ -123,8 +123,10 @@ def describe(config: "Config") -> None:
     weights = Bundle({"model": nets.weights()})
     sizes = sorted(experiment.partition.sizes().values())
     entries = {key: sum(p.numel() for p in net.parameters()) for key, net in nets.items()}
-    sys.stdout.write(config.to_toml())
+    sys.stdout.write(experiment.config.to_toml())
     typer.echo(f"\n# {len(sizes)} clients with {sizes[0]} to {sizes[-1]} samples each")
+    for note in experiment.notes:
+        typer.echo(f"# {note}")
     if len(nets) == 1:
         typer.echo(f"# {entries['model']:,} parameters, {format_bytes(weights.nbytes())} one way")
         return

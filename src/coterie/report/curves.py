@@ -56,6 +56,11 @@ def chart_losses(history: History) -> Chart | None:
     return Chart("Loss by round", data, look, note)
 
 
+def _title(metric: str) -> str:
+    """Name the main metric as a heading does."""
+    return metric[:1].upper() + metric[1:].replace("_", " ")
+
+
 def chart_traffic(history: History, metric: str) -> Chart | None:
     """Chart accuracy against the bytes sent so far."""
     sent = list(accumulate(event.bytes_up + event.bytes_down for event in history))
@@ -75,7 +80,7 @@ def chart_traffic(history: History, metric: str) -> Chart | None:
     y = chart.make_share_axis(values) if "accuracy" in metric else make_axis(metric)
     note = "1 MB is 1,000,000 bytes; what evaluation sends is not counted."
     look = chart.make_layout(x, y) | {"hovermode": "closest"}
-    return Chart("Accuracy by data sent", data, look, note)
+    return Chart(f"{_title(metric)} by data sent", data, look, note)
 
 
 def chart_participation(history: History) -> Chart | None:

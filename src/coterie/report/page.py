@@ -74,7 +74,7 @@ def _list_parts(run: Run, title: str) -> Iterator[str]:
     yield format_figures([chart for chart in charts if chart])
     yield "<h2>Partition</h2>"
     held = chart_partition(split.clients, split.classes)
-    yield format_figure(held) if held else format_note("No client holds a labelled class.")
+    yield format_figure(held) if held else format_note("There is no client.")
     if split.heterogeneity:
         yield "<h4>How much the clients differ</h4>"
         measures = [(name, f"{value:.4g}") for name, value in split.heterogeneity.items()]
@@ -95,7 +95,7 @@ def _list_parts(run: Run, title: str) -> Iterator[str]:
 def _describe(run: Run) -> str:
     split = run.partition
     facts = [counted(len(run.history), "round"), counted(len(split.clients), "client")]
-    facts.append(f"{split.classes:,} classes")
+    facts.append(f"{split.classes:,} classes" if split.classes else "no labels")
     chosen = {table: run.choice(table) for table in ("objective", "partition", "net")}
     return " · ".join([*facts, *(f"{table} {kind}" for table, kind in chosen.items() if kind)])
 

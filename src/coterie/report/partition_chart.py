@@ -11,8 +11,11 @@ CLIENTS_SHOWN = 60  # rows of the heat map that are still readable
 
 
 def chart_partition(clients: Sequence[Holder], classes: int) -> Chart | None:
-    """Chart clients by classes as a heat map, with the clients' sizes beside it."""
-    if not clients or classes < 1:
+    """Chart clients by classes as a heat map, with the clients' sizes beside it.
+
+    Without labels the sizes stand alone.
+    """
+    if not clients:
         return None
     sizes = [client.train for client in clients]
     note = (
@@ -31,7 +34,7 @@ def chart_partition(clients: Sequence[Holder], classes: int) -> Chart | None:
         )
     labels = [escape_label(shorten(client.name, 16)) for client in shown]
     named = list(zip(shown, labels, strict=True))
-    data = [_heat(named, classes), _bars(named)]
+    data = [*([_heat(named, classes)] if classes else []), _bars(named)]
     height = 175 + 14 * len(shown)
     return Chart("Who holds what", data, _layout(labels, classes), note, height)
 
@@ -79,7 +82,10 @@ def _layout(labels: Sequence[str], classes: int) -> Plotly:
     look = make_layout(make_axis("class") | columns, make_axis("client") | rows)
     if classes <= 10:
         look["xaxis"]["dtick"] = 1
-    sizes = {"domain": [0.74, 1], "automargin": False, "rangemode": "tozero", "nticks": 4}
+    if not classes:
+        look["xaxis"]["visible"] = False
+    left = 0.74 if classes else 0
+    sizes = {"domain": [left, 1], "automargin": False, "rangemode": "tozero", "nticks": 4}
     look["xaxis2"] = AXIS | make_axis("training samples") | sizes
     # Plotly puts a title between two labels where it fits; this far off it is below them all.
     look["xaxis"]["title"]["standoff"] = look["xaxis2"]["title"]["standoff"] = 32

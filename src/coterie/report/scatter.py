@@ -46,7 +46,8 @@ def chart_points(shown: Scatter, meaning: str = "class", axes: tuple[str, str] =
         x, y = np.round(shown.points[shown.classes == label].T.astype(float), 3).tolist()
         colour = PALETTE[int(label) % len(PALETTE)]
         symbol = _SYMBOLS[int(label) // len(PALETTE) % len(_SYMBOLS)]
-        trace = {"type": "scatter", "mode": "markers", "name": f"{meaning} {label}", "x": x, "y": y}
+        name = f"{meaning} {label}" if label >= 0 else f"no {meaning}"
+        trace = {"type": "scatter", "mode": "markers", "name": name, "x": x, "y": y}
         data.append(trace | {"marker": {"color": colour, "symbol": symbol, "size": 5}})
     look = make_layout(make_axis(axes[0]), make_axis(axes[1]))
     look["hovermode"] = "closest"

@@ -19,7 +19,7 @@ def test_partition_without_heterogeneity_or_classes(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     split = {"dataset": "d", "digest": "e", "classes": 0, "clients": []}
     (folder / "partition.json").write_text(json.dumps(split))
-    assert "No client holds a labelled class" in page_of(folder)
+    assert "There is no client." in page_of(folder)
 
 
 @pytest.mark.parametrize("name", ["config.toml", "partition.json", "metrics.jsonl"])
