@@ -125,8 +125,8 @@ def describe(config: "Config") -> None:
     entries = {key: sum(p.numel() for p in net.parameters()) for key, net in nets.items()}
     sys.stdout.write(experiment.config.to_toml())
     typer.echo(f"\n# {len(sizes)} clients with {sizes[0]} to {sizes[-1]} samples each")
-    for note in experiment.notes:
-        typer.echo(f"# {note}")
+    for line in (f"data: {experiment.dataset.describe()}", *experiment.notes):
+        typer.echo(f"# {line}")
     if len(nets) == 1:
         typer.echo(f"# {entries['model']:,} parameters, {format_bytes(weights.nbytes())} one way")
         return

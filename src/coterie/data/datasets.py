@@ -98,6 +98,13 @@ class Dataset(Raw):
         """What a sample is."""
         return _KINDS[len(self.shape)]
 
+    def describe(self) -> str:
+        """Say what the samples were taken for, in a few words."""
+        shape = " x ".join(map(str, self.shape))
+        forms = {"image": f"images of {shape}", "signal": f"signals of {shape} (channels x time)"}
+        form = forms.get(self.kind, f"tables with {shape} columns")
+        return f"{form}, {f'{self.classes} classes' if self.classes else 'no labels'}"
+
     def without_normalisation(self) -> "Dataset":
         """Copy the data set with images left in [0, 1]."""
         return replace(self, mean=(), std=())

@@ -38,6 +38,7 @@ class Plan:
     evaluation: Evaluation
     folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    data: str = ""  # a description, for the user
 
     def checkpoints(self) -> CheckpointStore:
         """Open the store of finished rounds."""
@@ -76,8 +77,14 @@ class Loop:
         standing = self._check_best(standing)
         first = standing.position.round + 1
         self._attempt = replace(self._attempt, first=first)
-        metric = self.plan.evaluation.settings.metric
-        start = StartEvent(self.plan.folder, len(self.clients), first, len(self.rounds), metric)
+        start = StartEvent(
+            self.plan.folder,
+            len(self.clients),
+            first,
+            len(self.rounds),
+            self.plan.evaluation.settings.metric,
+            self.plan.data,
+        )
         self.recorders.emit(start)
         try:
             for stage, round in self.rounds[first:]:  # 1

@@ -52,6 +52,7 @@ class StartEvent:
     first: int  # its first round
     total: int
     metric: str = "accuracy"  # that the run is judged by
+    data: str = ""  # what they were taken for
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from coterie.executors.serial import Serial
 from coterie.experiment.config import Config
 from coterie.experiment.given import GIVEN, Divided
 from coterie.experiment.load_data import load_data
-from coterie.experiment.settle import describe_data, settle
+from coterie.experiment.settle import settle
 from coterie.native.library import loaded
 from coterie.nets.heads import Network
 
@@ -107,8 +107,7 @@ def prepare(config: Config, folder: Path, given: Divided | None = None) -> Exper
     if _build_model(parts).unit_images:
         _check_units(config, dataset)
         dataset = dataset.without_normalisation()
-    notes = (*describe_data(config, dataset), *settled.notes)
-    experiment = Experiment(config, dataset, shares, spec, parts, loaded.holdout, notes)
+    experiment = Experiment(config, dataset, shares, spec, parts, loaded.holdout, settled.notes)
     _check_evaluators(experiment)
     _check_cohort(experiment)
     _check_record(experiment)
@@ -134,7 +133,8 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
     if spec.net.kernel == "native":
         environment["kernels"] = loaded().variant
     evaluation = Evaluation(config.evaluate, everything, holdout)
-    return Plan(config.cohort, config.checkpoint, evaluation, folder, environment)
+    described = dataset.describe()
+    return Plan(config.cohort, config.checkpoint, evaluation, folder, environment, described)
 
 
 def make_executor(experiment: Experiment) -> Executor:

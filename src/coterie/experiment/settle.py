@@ -16,11 +16,9 @@ from coterie.data.datasets import Dataset
 from coterie.data.partition import Partition
 from coterie.data.partitions.by_group import ByGroup
 from coterie.experiment.config import Config
-from coterie.experiment.given import GIVEN
 from coterie.experiment.schema import validate, write_fields
 from coterie.kit.objective import Objective
 
-_OWN_DATA = (GIVEN, "arrays", "csv", "folder", "sites")
 _CLASSES = 2  # the fewest that can be told apart
 
 
@@ -47,18 +45,6 @@ def settle(config: Config, dataset: Dataset, shares: Partition) -> Settled:
     shares, unlabelled = _select_labelled(config, dataset, shares)
     config, left_out = _settle_evaluators(config, dataset, shares)
     return Settled(config, shares, (*views, *unlabelled, *left_out))
-
-
-def describe_data(config: Config, dataset: Dataset) -> tuple[str, ...]:
-    """Say what a user's own data were taken for; those that come with Coterie are known."""
-    name = config.data.name
-    if name not in _OWN_DATA and ":" not in name:
-        return ()
-    shape = " x ".join(map(str, dataset.shape))
-    forms = {"image": f"images of {shape}", "signal": f"signals of {shape} (channels x time)"}
-    form = forms.get(dataset.kind, f"tables with {shape} columns")
-    labels = f"{dataset.classes} classes" if dataset.classes else "no labels"
-    return (f"the data are taken for {form}, {dataset.x_train.dtype}, {labels}",)
 
 
 def list_unlabelled() -> tuple[str, ...]:

@@ -87,6 +87,8 @@ class Display:
         self._total = event.total
         if event.metric not in (key for _, key in _SHOWN):
             self._shown.append((event.metric, event.metric))
+        if event.data:
+            self._say(f"data: {event.data}")
         rounds = f"from round {event.first + 1}" if event.first else f"{event.total} rounds"
         self._say(f"{event.clients} clients, {rounds} -> {event.folder}")
 
