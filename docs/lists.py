@@ -1,12 +1,19 @@
-"""Renew the generated lists of the pages: `python docs/lists.py`.
+"""Renew the generated lists and signatures of the pages: `python docs/lists.py`.
 
-A list stands between two comments, `<!-- nets: generated -->` and `<!-- end -->`. With
-`<!-- methods: generated table -->` it is a table with the line that `coterie list` shows of each.
-Names that have a page of their own become links to it.
+A list stands between two comments, the second of which is `<!-- end -->`:
+
+    <!-- nets: generated -->                         the names of a kind
+    <!-- methods: generated table -->                also the line that `coterie list` shows of each
+    <!-- names of coterie.kit: generated -->         a table of what a module exports
+    <!-- signatures of coterie.run: generated -->    code, also of several names, or of a module
+    <!-- functions of coterie.kit: generated -->     the same of the functions of a module
+
+Names that have a page of their own become links to it. `signatures.py` writes the last three.
 """
 
 import os
 import re
+import runpy
 import textwrap
 from pathlib import Path
 
@@ -17,6 +24,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
 WIDTH = 118
 LIST = re.compile(r"(<!-- (\w+): generated( table)? -->)(\n?).*?(<!-- end -->)", re.S)
+CODE = re.compile(r"(<!-- (\w+) of ([\w. ]+): generated -->\n).*?(<!-- end -->)", re.S)
+WRITE_SIGNATURES = runpy.run_path(str(Path(__file__).with_name("signatures.py")))["write"]
 
 
 def find_names(kind: str) -> dict[str, str]:
@@ -51,9 +60,16 @@ def write_list(page: Path, match: re.Match[str]) -> str:
     return f"{start}\n{text}\n{end}"
 
 
+def write_signatures(match: re.Match[str]) -> str:
+    """What stands between two comments that ask for signatures, with them."""
+    start, what, names, end = match.groups()
+    return f"{start}\n{WRITE_SIGNATURES(what, names)}\n\n{end}"
+
+
 def renew(page: Path) -> str:
-    """The text of a page with its lists as they should be."""
-    return LIST.sub(lambda match: write_list(page, match), page.read_text())
+    """The text of a page with its lists and signatures as they should be."""
+    text = LIST.sub(lambda match: write_list(page, match), page.read_text())
+    return CODE.sub(write_signatures, text)
 
 
 def main() -> None:

@@ -6,10 +6,10 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
-Which: TypeAlias = Literal["last", "best"]  # round of a run whose weights are meant
-What: TypeAlias = Literal["model", "encoder", "personal"]  # part of a run that is exported
-Format: TypeAlias = Literal["safetensors", "pt2", "onnx"]  # of an exported file
-Layer: TypeAlias = Literal["h", "z"]  # representations of the backbone, or of the projector
+Which: TypeAlias = Literal["last", "best"]  # the round whose weights are used
+What: TypeAlias = Literal["model", "encoder", "personal"]  # the network that is exported
+Format: TypeAlias = Literal["safetensors", "pt2", "onnx"]  # the format of an exported file
+Layer: TypeAlias = Literal["h", "z"]  # representations behind the backbone or projector
 
 
 class ArrayLike(Protocol):

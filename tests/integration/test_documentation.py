@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from importlib import import_module
 from pathlib import Path
@@ -259,6 +259,33 @@ def test_the_lists_on_pages_are_those_of_the_package() -> None:
     lists = runpy.run_path(str(ROOT / "docs" / "lists.py"))
     stale = [name(page) for page in lists["PAGES"] if lists["renew"](page) != page.read_text()]
     assert not stale, f"renew them: python docs/lists.py ({', '.join(stale)})"
+
+
+def section(page: Path, heading: str) -> str:
+    """The part of a page below a heading, up to the next one of any level."""
+    return page.read_text().partition(f"# {heading}\n")[2].partition("\n#")[0]
+
+
+def test_the_page_for_python_has_every_public_name() -> None:
+    """The lists are made from the source; these are the names that a program finds."""
+    page = ROOT / "docs" / "python.md"
+    for module, exported in (("coterie", coterie.__all__), ("coterie.kit", coterie.kit.__all__)):
+        heading = "Kit" if module == "coterie.kit" else f"All names of `{module}`"
+        rows = re.findall(r"^\| `(\w+)` \| \S", section(page, heading), re.M)
+        assert set(rows) == set(exported) - {"__version__"}
+    for shown in (coterie.Result, coterie.History):
+        members = {name for name in dir(shown) if not name.startswith("_")}
+        if shown is coterie.History:
+            members -= set(dir(Sequence))
+        text = section(page, shown.__name__)
+        missing = [name for name in members if not re.search(rf"^    (def )?{name}\b", text, re.M)]
+        assert not missing, shown
+
+
+def test_signatures_on_a_page_have_at_most_100_columns() -> None:
+    page = ROOT / "docs" / "python.md"
+    lines = [line for b in pages.blocks(page) if not b.executed for line in b.text.splitlines()]
+    assert lines and not [line for line in lines if len(line) > 100]
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "methods.md"], ids=name)

@@ -130,8 +130,9 @@ def classes() -> dict[str, set[str]]:
             if isinstance(node, ast.ClassDef):
                 found[node.name] = set(members(node))
                 bases[node.name] = [base.id for base in node.bases if isinstance(base, ast.Name)]
-            elif isinstance(node, ast.Assign):
-                for target in node.targets:  # names of types, such as those in core/fields.py
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for target in targets:  # names of types, such as those in core/fields.py
                     if isinstance(target, ast.Name):
                         found.setdefault(target.id, set())
     for name, above in bases.items():

@@ -20,7 +20,6 @@ from coterie.experiment.model_file import MODEL_FILE, ModelFile, WeightsFile, re
 from coterie.experiment.network_input import to_input
 from coterie.experiment.restore import restore, uses_batch_statistics
 from coterie.experiment.tables import read
-from coterie.nets.build import Own
 from coterie.nets.heads import Network, Outputs
 from coterie.report.figure import draw_metrics
 from coterie.types import Format, Layer, PathLike, Samples, What, Which
@@ -43,8 +42,8 @@ def say_how_to_resume(folder: Path, caller: Caller) -> str:
     return _RESUME[caller].format(folder=folder)
 
 
-def load(folder: PathLike, *, net: Own | None = None) -> "Result":
-    """Open the directory of a run; `net` is its backbone, if no module has it."""
+def load(folder: PathLike, *, net: nn.Module | Callable[..., nn.Module] | None = None) -> "Result":
+    """Open the directory of a run; `net` is its backbone, if that cannot be imported by name."""
     path = Path(folder)
     if not any((path / name).exists() for name in (MODEL_FILE, CONFIG, METRICS)):
         raise DataError(f"there is no run in {path}: it has no {MODEL_FILE}")
@@ -53,6 +52,8 @@ def load(folder: PathLike, *, net: Own | None = None) -> "Result":
 
 class Result:
     """A view of a run directory: opens files when asked, holds no data."""
+
+    folder: Path
 
     def __init__(self, folder: Path, objects: Mapping[str, Any] | None = None) -> None:
         self.folder = folder
@@ -204,7 +205,7 @@ class Result:
         which: Which = "last",
         format: Format | None = None,
     ) -> Path:
-        """Write a model to a file that other programs read."""
+        """Write a network to a file for other programs; the ending of `path` says the format."""
         from coterie.experiment.export import export  # it needs this module
 
         return export(self, path, what=what, client=client, which=which, format=format)

@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from coterie.experiment.prepare import (
     prepare,
 )
 from coterie.experiment.result import CONFIG, Caller, Result, say_how_to_resume
-from coterie.experiment.tables import Source, read
+from coterie.experiment.tables import read
 from coterie.report.progress import show_progress
 from coterie.types import PathLike
 
@@ -36,7 +36,7 @@ _OF_NETWORK = ("method", "objective", "net")  # parts that loading a network may
 
 
 def run(
-    config: Source = None,
+    config: str | Path | Mapping[str, Mapping[str, Any]] | None = None,
     *,
     out: PathLike | None = None,
     resume: bool = False,
