@@ -155,3 +155,40 @@ def test_a_federated_probe_asks_the_sites_that_have_labels(fit: Fit) -> None:
     result, _ = fit(sites, objective=SIMSIAM, evaluate=evaluate)
     assert result.metrics["federated_probe_labels"] == 64
     assert set(result.per_client) == {"a", "c"}
+
+
+def test_signals_without_labels_are_learned_from(tmp_path: Path) -> None:
+    waves = np.random.default_rng(0).normal(size=(30, 2, 64)).astype(np.float32)
+    with pytest.raises(coterie.CoterieError, match="site 'a' has float32 .* kind='image'"):
+        coterie.fit({"a": waves}, objective=SIMSIAM, out=tmp_path / "run")
+    tables = {key: value for key, value in TINY.items() if key != "net"}
+    result = coterie.fit(
+        {"a": waves, "b": waves[:20]},
+        kind="signal",
+        objective=SIMSIAM,
+        net={"projection": 8},
+        out=tmp_path / "run",
+        **tables,
+    )
+    assert result.config["net"]["backbone"] == "conv1d"
+    assert result.config["data"]["augment"] == "jitter-scale-crop"
+    assert result.encode(waves).shape == (30, 128)
+
+
+def test_tables_without_labels_are_learned_from(fit: Fit) -> None:
+    rows = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+    result, notes = fit({"a": rows, "b": rows}, objective=SIMSIAM)
+    assert "data.augment = auto: views by 'mask-noise'" in notes
+    assert result.encode(rows).shape == (40, 200)
+
+
+def test_colours_beyond_the_unit_range_are_cropped_only(fit: Fit) -> None:
+    wide = np.random.default_rng(0).normal(size=(30, 3, 32, 32)).astype(np.float32)
+    _, notes = fit({"a": wide}, objective=SIMSIAM)
+    assert "data.augment = auto: views by 'resized-crop'" in notes
+
+
+def test_a_configuration_may_name_parts_without_tables(tmp_path: Path) -> None:
+    tables = {"method": "fedprox", "objective": SIMSIAM, "data": "digits", "partition": "iid"}
+    result = coterie.run(tables, out=tmp_path / "run", **{**TINY, "data.limit": 200})
+    assert result.config["method"]["name"] == "fedprox"

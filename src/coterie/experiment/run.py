@@ -36,7 +36,7 @@ _OF_NETWORK = ("method", "objective", "net")  # parts that loading a network may
 
 
 def run(
-    config: str | Path | Mapping[str, Mapping[str, Any]] | None = None,
+    config: str | Path | Mapping[str, Any] | None = None,
     *,
     out: PathLike | None = None,
     resume: bool = False,

@@ -16,7 +16,7 @@ from coterie.experiment.evaluators import read_entries
 from coterie.experiment.schema import validate, write_fields
 
 Tables = dict[str, dict[str, Any]]
-Source = str | Path | Mapping[str, Mapping[str, Any]] | None  # a path, a shipped name or tables
+Source = str | Path | Mapping[str, Any] | None  # a path, a shipped name or tables
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 DEFAULT = "digits/moon"
@@ -157,7 +157,7 @@ def request(source: Source, changes: Mapping[str, Any], saved: Path | None = Non
     """
     arranged = arrange(changes.items())
     if isinstance(source, Mapping):
-        written = arrange((name, dict(table)) for name, table in source.items())
+        written = arrange(source.items())
         arranged.objects = {**written.objects, **arranged.objects}
         asked = Request(written.tables, arranged)
     elif source is None and saved is not None and saved.is_file():
