@@ -159,7 +159,7 @@ def test_a_federated_probe_asks_the_sites_that_have_labels(fit: Fit) -> None:
 
 def test_signals_without_labels_are_learned_from(tmp_path: Path) -> None:
     waves = np.random.default_rng(0).normal(size=(30, 2, 64)).astype(np.float32)
-    with pytest.raises(coterie.CoterieError, match="site 'a' has float32 .* kind='image'"):
+    with pytest.raises(coterie.CoterieError, match=r"site 'a' has float32 .* kind='image'"):
         coterie.fit({"a": waves}, objective=SIMSIAM, out=tmp_path / "run")
     tables = {key: value for key, value in TINY.items() if key != "net"}
     result = coterie.fit(
