@@ -146,6 +146,10 @@ def test_archives_may_have_x_alone(tmp_path: Path) -> None:
     tables: dict[str, Any] = {**TINY, "data": {"name": "sites", "root": str(root)}}
     result = coterie.run("digits/byol", out=tmp_path / "run", **tables)
     assert (result.clients, result.classes) == (("a", "b"), ())
+    np.savez(root / "c.npz", x=images(20, 3), y=Y20)
+    result = coterie.run("digits/byol", out=tmp_path / "more", **tables)
+    assert (result.clients, result.classes) == (("a", "b", "c"), (0, 1))
+    assert result.metrics["knn_bank"] == 16
 
 
 def test_a_federated_probe_asks_the_sites_that_have_labels(fit: Fit) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import coterie
 import made_model
+from coterie.core import registry
 from coterie.core.errors import CheckpointError, ConfigError
 from coterie.experiment import export as module
 from coterie.experiment.result import Result
@@ -69,9 +70,9 @@ def expected(net: nn.Module, x: Tensor) -> Outputs:
 
 def draw(result: Result, count: int) -> tuple[np.ndarray, Tensor]:
     """Samples in the form of the training data, and as a program takes them."""
-    shape = json.loads((result.folder / "model.json").read_text())["input"]["shape"]
-    generator = np.random.default_rng(count)
-    if len(shape) == 1:
+    given = json.loads((result.folder / "model.json").read_text())["input"]
+    shape, generator = given["shape"], np.random.default_rng(count)
+    if given["dtype"] == "float32":
         x = generator.normal(size=(count, *shape)).astype(np.float32)
         return x, torch.from_numpy(x)
     x = generator.integers(0, 256, (count, *shape), np.uint8)
@@ -106,15 +107,28 @@ def compare(
     return names
 
 
+BACKBONES: dict[str, tuple[int, ...]] = {
+    "simple-cnn": (1, 16, 16),
+    "resnet8": (3, 16, 16),
+    "resnet18": (3, 16, 16),
+    "resnet50": (3, 16, 16),
+    "mlp": (6,),
+    "conv1d": (2, 40),
+}
+
+
+def test_no_backbone_is_left_out() -> None:
+    assert set(BACKBONES) == set(registry.names("nets/backbones"))
+
+
 @pytest.mark.parametrize(
     ("backbone", "shape", "dtype"),
     [
-        ("simple-cnn", (1, 16, 16), "uint8"),
-        ("resnet8", (3, 16, 16), "uint8"),
-        ("mlp", (6,), "float32"),
-        ("mlp", (1, 8, 8), "uint8"),
-        pytest.param("resnet18", (3, 16, 16), "uint8", marks=pytest.mark.slow),
-        pytest.param("resnet50", (3, 16, 16), "uint8", marks=pytest.mark.slow),
+        pytest.param(
+            *(name, shape, "uint8" if len(shape) == 3 else "float32"),
+            marks=[pytest.mark.slow] if name in ("resnet18", "resnet50") else [],
+        )
+        for name, shape in (*BACKBONES.items(), ("mlp", (1, 8, 8)))
     ],
 )
 def test_every_backbone_gives_the_same_logits_in_every_format(
