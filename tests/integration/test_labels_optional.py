@@ -98,7 +98,7 @@ def test_labels_of_the_test_samples_alone_name_classes_and_measure_nothing(fit: 
     test = (images(20, 3), Y20 + 5)
     result, notes = fit({"a": images(30, 0)}, test=test, objective=SIMSIAM)
     assert result.classes == (5, 6)
-    assert "not measured, as the data have no labels: knn" in notes
+    assert "not measured, as no training sample has a label: knn" in notes
 
 
 def test_two_equal_views_are_refused(fit: Fit) -> None:

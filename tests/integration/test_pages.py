@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -77,7 +78,7 @@ def ask(server: Path, stand_ins: Path, tmp_path: Path) -> Ask:
     for file, text in pages.saved_files().items():
         (tmp_path / file).write_text(text)
     for images in ("scans", "photos"):
-        (tmp_path / images).symlink_to(stand_ins / images)
+        shutil.copytree(stand_ins / images, tmp_path / images)
 
     def call(request: dict[str, Any]) -> str:
         binaries = f"{server}:{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -40,7 +40,7 @@ _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 Kind = Literal["image", "signal", "table"]
 AnyKind = Literal["auto", "image", "signal", "table"]  # `data.kind`
-_KINDS: dict[int, Kind] = {1: "table", 2: "signal", 3: "image"}  # by the axes of a sample
+KINDS: dict[int, Kind] = {1: "table", 2: "signal", 3: "image"}  # by the axes of a sample
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,14 +96,15 @@ class Dataset(Raw):
     @property
     def kind(self) -> Kind:
         """What a sample is."""
-        return _KINDS[len(self.shape)]
+        return KINDS[len(self.shape)]
 
     def describe(self) -> str:
         """Say what the samples were taken for, in a few words."""
         shape = " x ".join(map(str, self.shape))
         forms = {"image": f"images of {shape}", "signal": f"signals of {shape} (channels x time)"}
         form = forms.get(self.kind, f"tables with {shape} columns")
-        return f"{form}, {f'{self.classes} classes' if self.classes else 'no labels'}"
+        classes = "1 class" if self.classes == 1 else f"{self.classes} classes"
+        return f"{form}, {classes if self.classes else 'no labels'}"
 
     def without_normalisation(self) -> "Dataset":
         """Copy the data set with images left in [0, 1]."""

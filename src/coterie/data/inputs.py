@@ -17,6 +17,7 @@ import numpy as np
 
 from coterie.core.errors import DataError
 from coterie.data.formats import images, locate, npz
+from coterie.data.formats.tree import NONE
 
 _PARTS = ("train", "test", "val")
 _ARRAYS = [
@@ -85,7 +86,7 @@ def _find_class(path: Path) -> str | None:
     folders = path.parts[:-1]
     if folders and folders[0] in _PARTS:
         folders = folders[1:]
-    return folders[0] if folders else None
+    return folders[0] if folders and folders[0] != NONE else None
 
 
 def _check_arrays(path: Path, x: np.ndarray, y: np.ndarray | None) -> Inputs:

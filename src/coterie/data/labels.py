@@ -28,6 +28,7 @@ def clean(values: Any, samples: int, name: str = "the labels") -> np.ndarray:
     given = np.asarray(values, dtype=object) if isinstance(values, list) else np.asarray(values)
     if given.ndim != 1:
         remedy = "use .ravel()" if given.size == samples else "use .argmax(axis=1) if it is one-hot"
+        remedy = remedy if given.ndim else "give an array or a list"
         raise DataError(f"{name} has shape {given.shape} instead of ({samples},); {remedy}")
     if len(given) != samples:
         raise DataError(
@@ -36,7 +37,7 @@ def clean(values: Any, samples: int, name: str = "the labels") -> np.ndarray:
     if given.dtype.kind in "OTSV":
         return _clean_objects(given, name)
     if given.dtype.kind == "U":
-        return np.asarray(np.char.strip(given))
+        return np.where(np.char.strip(given) == _NO_TEXT, _NO_TEXT, given)
     if given.dtype.kind == "b":
         return given.astype(np.int64)
     if given.dtype.kind == "f":
@@ -74,11 +75,11 @@ def _clean_objects(given: np.ndarray, name: str) -> np.ndarray:
     for row, value in enumerate(given.tolist()):
         if isinstance(value, bytes):
             value = value.decode(errors="replace")
-        if type(value).__name__ == "NAType" or is_missing(value):  # pandas' NA compares as NA
+        if is_missing(value):
             entries.append(None)
         elif isinstance(value, str):
-            entries.append(value.strip())
-        elif isinstance(value, int | float | np.number) and value == int(value):
+            entries.append(value)
+        elif isinstance(value, int | float | np.number) and _is_whole(value):
             entries.append(int(value))
         else:
             raise DataError(f"{name}, row {row}: the label is {value!r}; {_REGRESSION}")
@@ -95,6 +96,11 @@ def _clean_objects(given: np.ndarray, name: str) -> np.ndarray:
     return _check_range(whole, name)
 
 
+def _is_whole(value: Any) -> bool:
+    """Whether a number is an integer that int64 can hold."""
+    return bool(abs(value) < np.iinfo(np.int64).max and value == int(value))
+
+
 def known(labels: np.ndarray) -> np.ndarray:
     """Which of cleaned labels are there."""
     return np.asarray(labels != (_NO_TEXT if labels.dtype.kind == "U" else MISSING))
@@ -102,7 +108,11 @@ def known(labels: np.ndarray) -> np.ndarray:
 
 def is_missing(label: Any) -> bool:
     """Whether a single label says that there is none."""
-    return label is None or label != label or label in (MISSING, _NO_TEXT)
+    if label is None or type(label).__name__ in ("NAType", "NaTType"):  # pandas' NA compares as NA
+        return True
+    if isinstance(label, str):
+        return not label.strip()
+    return bool(label != label or label == MISSING)
 
 
 def join(parts: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.errors import DataError
+from coterie.core.errors import ConfigError, DataError
+from coterie.data.labels import is_missing
 
 _PAIR = 2
 
@@ -32,6 +33,8 @@ def read_samples(given: Any, *, label: str | None = None, name: str = "the sampl
     """
     if isinstance(given, Given):
         return given
+    if label is not None and not is_frame(given):
+        raise ConfigError(f"label={label!r} is a column of a data frame, and {name} is none")
     if isinstance(given, str | os.PathLike):
         from coterie.data.inputs import read_path
 
@@ -61,11 +64,17 @@ def split_frame(frame: Any, site: str) -> dict[str, Any]:
     """Split a data frame by its column `site` into one per site, in the order of their names."""
     _require_column(frame, site, "site")
     column = np.asarray(frame[site].to_numpy())
-    if (absent := [r for r, v in enumerate(column.tolist()) if v is None or v != v]) != []:
+    values = column.tolist()
+    if absent := [row for row, value in enumerate(values) if is_missing(value)]:
         raise DataError(f"row {absent[0]}, column {site!r}: the site is missing; fill it in")
-    names = sorted(set(column.tolist()))
+    text = np.array([str(value) for value in values])
     rest = frame.drop(columns=[site])
-    return {str(name): rest[column == name] for name in names}
+    return {str(name): rest[text == name] for name in np.unique(text)}
+
+
+def drop_column(frame: Any, column: str) -> Any:
+    """Leave a column of a data frame out, if it is there."""
+    return frame.drop(columns=[column]) if column in frame.columns else frame
 
 
 def _read_frame(frame: Any, label: str | None, name: str) -> Given:
@@ -102,13 +111,16 @@ def _require_column(frame: Any, column: str, argument: str) -> None:
 
 def _is_dataset(given: Any) -> bool:
     """Whether this is a torch `Dataset`: items by number, and a length."""
-    plain = isinstance(given, list | np.ndarray | Mapping) or hasattr(given, "__array__")
+    arrays = ("__array__", "toarray")  # the second: matrices of scipy
+    plain = isinstance(given, list | np.ndarray | Mapping) or any(hasattr(given, a) for a in arrays)
     return not plain and hasattr(given, "__getitem__") and hasattr(given, "__len__")
 
 
 def _read_dataset(given: Any, name: str) -> Given:
     """Read all items of a torch `Dataset` of x or (x, y)."""
     items = [given[number] for number in range(len(given))]
+    if all(isinstance(item, tuple | list) and len(item) == 1 for item in items):
+        items = [item[0] for item in items]  # as those of TensorDataset(x)
     paired = [isinstance(item, tuple | list) for item in items]
     if any(paired) and not all(len(item) == _PAIR for item in items):
         raise DataError(f"{name}: the items of a data set are x or (x, y), all of one form")
@@ -123,11 +135,16 @@ def _read_array(values: Any, name: str) -> np.ndarray:
         return _read_frame(values, None, name).x
     try:
         if isinstance(values, list):
-            return np.stack([_to_numpy(value) for value in values]) if values else np.empty((0, 0))
-        return _to_numpy(values)
+            array = np.stack([_to_numpy(value) for value in values]) if values else np.empty((0, 0))
+        else:
+            array = _to_numpy(values)
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{name} cannot be read as an array of equal samples ({reason})") from error
+    if array.ndim == 0 or array.dtype.kind == "O":
+        remedy = "; call its .toarray()" if hasattr(values, "toarray") else ""
+        raise DataError(f"{name} is a {type(values).__name__}, not an array of samples{remedy}")
+    return array
 
 
 def read_labels(values: Any, name: str = "y") -> Any:

@@ -94,10 +94,12 @@ def hold_out_fifth(
     """Split into sorted training and test indices: every fifth sample in the order of classes.
 
     The order within a class is drawn. So a fifth of all, rounded down, is held out, and classes
-    lose their fifth as evenly as possible.
+    lose their fifth as evenly as possible. A class of one sample stays in the training set.
     """
     order = np.lexsort((random.permutation(len(labels)), labels))
+    _, which, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     test = np.sort(order[_TEST_SHARE - 1 :: _TEST_SHARE])
+    test = test[sizes[which[test]] > 1]
     return np.setdiff1d(np.arange(len(labels)), test), test
 
 

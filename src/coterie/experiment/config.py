@@ -227,7 +227,7 @@ def _choose(table: str, asked: Request, objects: dict[str, Any]) -> tuple[Any, d
     if not issubclass(kind, _BASES[table]):
         raise ConfigError(f"{what} is no {_BASES[table].__name__}")
     if part is not None and part is not kind:
-        return part, {key: choice}
+        return part, {key: choice, **own.write_plain(part)}
     if not is_dataclass(kind):
         raise ConfigError(f"{what} must be a dataclass, its fields are its keys")
     file = dict(base)

@@ -104,6 +104,8 @@ def evaluate(
     with exact.exact_arithmetic(), TemporaryDirectory() as scratch:
         trained = prepare(config, Path(scratch))
         _check_data(trained, folder)
+        if not trained.config.evaluators:
+            raise ConfigError(f"{'; '.join(trained.notes) or 'evaluate.with names no evaluator'}")
         round = _last_round(trained, folder)
         experiment = _use_saved(trained, folder, round.stage)
         server = _read_models(folder, model.weights)

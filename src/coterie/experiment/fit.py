@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from coterie.core.errors import ConfigError
-from coterie.data.datasets import Kind
-from coterie.data.formats import npz
+from coterie.core.settings import DataSettings
+from coterie.data.datasets import KINDS, AnyKind, Kind
+from coterie.data.samples import drop_column, is_frame
 from coterie.engine.record import Recorder
-from coterie.experiment.config import load
+from coterie.experiment.config import Config, load
 from coterie.experiment.given import GIVEN, divide_sites, has_labels, read_sites
 from coterie.experiment.result import Result
 from coterie.experiment.run import describe_start, execute
@@ -17,7 +18,6 @@ from coterie.report.progress import show_progress
 from coterie.types import DataFrame, Part, PathLike, Samples
 
 _BACKBONES: dict[Kind, str] = {"image": "simple-cnn", "signal": "conv1d", "table": "mlp"}
-_KINDS: dict[int, Kind] = {2: "table", 3: "signal", 4: "image"}  # by the axes of a batch
 
 
 def fit(
@@ -44,21 +44,39 @@ def fit(
     without labels need one that is not. Everything else is as in `run`; tables that are not given
     have their defaults.
     """
-    read = read_sites(sites, label, site)
-    if objective is None:
-        if not has_labels(read):
-            raise ConfigError(
-                "the sites have no labels; choose what to learn without them: objective = "
-                f"{', '.join(map(repr, list_unlabelled()))}"
-            )
-        objective = "supervised"
-    name, given = next(iter(read.items()))
-    first = npz.arrange(given.x, f"site {name!r}", kind)
-    net = _BACKBONES[_KINDS.get(first.ndim, "image")]
-    base = {"data": {"name": GIVEN, "kind": kind}, "net": {"backbone": net}}
-    config = load(base, {"method": method, "objective": objective, **tables})
-    divided = divide_sites(read, test, config.run.seed, kind)
+    if kind not in get_args(AnyKind):
+        raise ConfigError(f"kind = {kind!r} must be one of: {', '.join(get_args(AnyKind))}")
+    overrides: dict[str, Any] = {"method": method, **tables}
+    if objective is not None:
+        overrides["objective"] = objective
+    if kind != "auto":
+        overrides["data.kind"] = kind
+    asked = load({"data": {"name": GIVEN}}, overrides)
+    _check_tables(asked, tables)
+    given = read_sites(sites, label, site, asked.data.kind, asked.data.resize)
+    if objective is None and not has_labels(given):
+        raise ConfigError(
+            "the sites have no labels; choose what to learn without them: objective = "
+            f"{', '.join(map(repr, list_unlabelled()))}"
+        )
+    axes = next(iter(given.values())).x_train.ndim - 1
+    base = {"data": {"name": GIVEN}, "net": {"backbone": _BACKBONES[KINDS[axes]]}}
+    config = load(base, overrides)
+    tests = drop_column(test, site) if is_frame(test) and site else test
+    form = (config.data.kind, config.data.resize)
+    divided = divide_sites(given, tests, config.run.seed, form[0], label=label, resize=form[1])
     folder = Path(out) if out is not None else None
-    with show_progress(progress, describe_start(config)) as shown:
+    opening = describe_start(config, f"{len(given)}-sites")
+    with show_progress(progress, opening) as shown:
         listeners = [*shown, *recorders]
         return execute(config, folder, resume, allow_inexact, listeners, divided, caller="fit")
+
+
+def _check_tables(config: Config, tables: Mapping[str, Any]) -> None:
+    """Refuse keys that choose or divide data: those of the sites are given, and divided by them."""
+    if wrong := [name for name in tables if name.partition(".")[0] == "partition"]:
+        raise ConfigError(f"{wrong[0]} is for data that Coterie divides: a site is a client here")
+    defaults = DataSettings(name=GIVEN)
+    for key in ("name", "root", "holdout", "limit", "imbalance"):
+        if (value := getattr(config.data, key)) != getattr(defaults, key):
+            raise ConfigError(f"data.{key} = {value!r} has no meaning for samples that are given")

@@ -12,7 +12,7 @@ from coterie.data.partition import Partition
 from coterie.data.subset import select, set_aside
 from coterie.experiment.config import Config
 from coterie.experiment.given import GIVEN, Divided, divide_sites, read_sites
-from coterie.experiment.settle import follow_groups
+from coterie.experiment.settle import follow_groups, use_groups
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,13 @@ def load_data(config: Config, given: Divided | None) -> Loaded:
     if given is None and ":" in settings.name:
         given = _read_source(config)
     if given is not None:
-        if settings.holdout:
-            raise ConfigError(
-                f"data.holdout={settings.holdout} is for data that Coterie divides; leave it out "
-                "with data of sites"
-            )
-        return Loaded(config, *given, np.empty(0, np.int64))
+        for key, default in (("holdout", 0.0), ("limit", 0), ("imbalance", 1.0)):
+            if (value := getattr(settings, key)) != default:
+                raise ConfigError(
+                    f"data.{key}={value} is for data that Coterie divides; leave it out with data "
+                    "of sites"
+                )
+        return Loaded(use_groups(config), *given, np.empty(0, np.int64))
     if settings.name == GIVEN:
         raise DataError("this run used data that a Python program passed in: resume it there")
     dataset = datasets.load(
@@ -62,8 +63,9 @@ def _read_source(config: Config) -> Divided:
     source = config.objects.get("data") or registry.import_own(name, "data.name")
     if not callable(source):
         raise ConfigError(f"data.name = {name!r} must be a function that takes data.root")
-    sites = source(config.data.root)
+    sites, form = source(config.data.root), (config.data.kind, config.data.resize)
     try:
-        return divide_sites(read_sites(sites), None, config.run.seed, config.data.kind)
+        read = read_sites(sites, None, None, *form)
+        return divide_sites(read, None, config.run.seed, form[0], resize=form[1])
     except DataError as error:
         raise DataError(f"data.name = {name!r} returned data for coterie.fit: {error}") from error

@@ -5,6 +5,7 @@ dataclass by that name and its fields. Anything else (a module instance, a lambd
 notebook) is named `"object:Name"` and exists in this process only.
 """
 
+import contextlib
 import json
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any
@@ -78,6 +79,16 @@ def _name_class(slot: str, kind: Any) -> str | None:
         stem = name.removeprefix(prefix).partition(":")[0]
         return stem.replace("_", "-") if slot == "partition" else stem
     return name
+
+
+def write_plain(part: Any) -> dict[str, Any]:
+    """Write the fields of an object that JSON can hold, so that another one is noticed."""
+    plain = {}
+    for name, value in (write_fields(part) if is_dataclass(part) else {}).items():
+        with contextlib.suppress(TypeError, ValueError):
+            json.dumps(value)
+            plain[name] = value
+    return plain
 
 
 def _write_instance(slot: str, part: Any) -> dict[str, Any] | None:

@@ -167,8 +167,11 @@ def _device(key: str, name: str) -> str:
 def _check_augment(config: Config, dataset: Dataset) -> None:
     augment = make_augment(config.objects.get("augment", config.data.augment))
     if problem := augment.find_problem(dataset.x_train):
-        name = config.data.augment
-        raise ConfigError(f"data.augment = {name!r} {problem}; use data.augment = 'none'")
+        name, views = config.data.augment, config.method.views or config.objective.views
+        remedy = "use data.augment = 'none'"
+        if len(views) > 1:
+            remedy = "choose another data.augment, or one of your own, that takes such samples"
+        raise ConfigError(f"data.augment = {name!r} {problem}; {remedy}")
 
 
 def _check_units(config: Config, dataset: Dataset) -> None:

@@ -263,10 +263,13 @@ class Result:
     def _logits(self, x: Samples, client: str | None, which: Which) -> np.ndarray:
         net = self._network(client, which)
         if net.classifier is None or not self.classes:
-            raise ConfigError(
-                f"{self.folder} has no classifier: use encode, or train one on its "
-                f"representations with: coterie evaluate {self.folder} evaluate.with=probe"
-            )
+            remedy = "use encode, and train a classifier on what it returns"
+            if self._find_caller(self._described) == "command":
+                remedy = (
+                    "use encode, or measure a classifier on its representations with: coterie "
+                    f"evaluate {self.folder} evaluate.with=probe"
+                )
+            raise ConfigError(f"{self.folder} has no classifier: {remedy}")
         return _apply(net, lambda part: _read_logits(net, part), self.prepare(x, client))
 
 

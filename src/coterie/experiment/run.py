@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coterie.core import exact
 from coterie.core.errors import CheckpointError, ConfigError, DataError, Interrupted
@@ -28,11 +28,26 @@ from coterie.experiment.prepare import (
 )
 from coterie.experiment.result import CONFIG, Caller, Result, say_how_to_resume
 from coterie.experiment.tables import read
+from coterie.kit.method import Method
 from coterie.report.progress import show_progress
 from coterie.types import PathLike
 
 PARTITION = "partition.json"
 _OF_NETWORK = ("method", "objective", "net")  # parts that loading a network may need
+
+
+class _Words(NamedTuple):
+    """How a caller writes two arguments."""
+
+    resume: str
+    out: str
+
+
+_WORDS: dict[Caller, _Words] = {
+    "command": _Words("--resume", "--out"),
+    "run": _Words("resume=True", "out="),
+    "fit": _Words("resume=True", "out="),
+}
 
 
 def run(
@@ -68,19 +83,20 @@ def execute(
     caller: Caller = "command",
 ) -> Result:
     """Prepare, lock, start or resume, run to the end, write the outputs."""
+    word = _WORDS[caller]
     if resume and folder is None:
-        raise ConfigError("--resume needs --out, the directory of the run to resume")
+        raise ConfigError(f"{word.resume} needs {word.out}, the directory of the run to resume")
     sites = f"{len(given[1].clients)}-sites" if given is not None else ""
     folder = folder or default_folder(config, sites)
     with exact.exact_arithmetic():
         experiment = prepare(config, folder, given)
         if folder.is_dir() and not rundir.is_used(folder) and rundir.has_foreign_files(folder):
-            raise ConfigError(f"{folder} is not empty and holds no run; choose another --out")
+            raise ConfigError(f"{folder} is not empty and holds no run; choose another {word.out}")
         with rundir.lock_folder(folder):
             if rundir.is_used(folder) and not resume:
                 raise ConfigError(
-                    f"{folder} holds a run already; add --resume to resume it, or choose another "
-                    "--out"
+                    f"{folder} holds a run already; add {word.resume} to resume it, or choose "
+                    f"another {word.out}"
                 )
             try:
                 _drive(experiment, folder, allow_inexact, recorders)
@@ -128,10 +144,16 @@ def _drive(
     recorders = Recorders([*listeners, *boards])
     if local := [k for k in experiment.config.objects if k not in ("partition", "data")]:
         recorders.note(f"{', '.join(local)} of this process only: executor.kind = serial")
+        if sealed := [k for k in local if k == "objective" or _builds_networks(k, experiment)]:
+            recorders.note(
+                f"only this process can open the model, as {sealed[0]} is in no module: put its "
+                "class in one to load the run elsewhere"
+            )
     for note in experiment.notes:
         recorders.note(note)
     if experiment.dataset.groups and experiment.config.tables["partition"]["kind"] != "by-group":
-        recorders.note("the data have clients of their own: partition.kind=by-group")
+        kind = experiment.config.tables["partition"]["kind"]
+        recorders.note(f"partition.kind = {kind!r} mixes the samples of sites; by-group keeps them")
     if (folder / REPORT).is_file() and not (folder / "checkpoints").is_dir():
         return  # finished and cleaned: without checkpoints it would begin again
     plan = make_plan(experiment, folder)
@@ -143,6 +165,11 @@ def _drive(
         loop = Loop(plan, player, rundir.next_attempt(folder))
         standing = loop.run(standing or loop.start())
         write_outputs(experiment, folder, loop, standing)
+
+
+def _builds_networks(table: str, experiment: Experiment) -> bool:
+    """Whether a part is a method that builds networks itself."""
+    return table == "method" and type(experiment.parts.method).nets is not Method.nets
 
 
 def _begin(experiment: Experiment, folder: Path) -> None:

@@ -4,6 +4,7 @@ Everything here happens before a run starts. A choice that the data rule out is 
 or is left out with a note.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,7 +36,18 @@ def follow_groups(config: Config, dataset: Dataset) -> Config:
     """Make the groups of the data the clients, unless the partition was stated for these data."""
     if dataset.groups is None or config.by_group is None:
         return config
-    rule = validate("partition", "by-group", ByGroup, config.by_group, main=("kind",))
+    try:
+        return use_groups(config, config.by_group)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}; the data have sites, which are the clients: give partition.kind to divide "
+            "them otherwise"
+        ) from error
+
+
+def use_groups(config: Config, keys: Mapping[str, Any] | None = None) -> Config:
+    """Divide the data by their own groups."""
+    rule = validate("partition", "by-group", ByGroup, keys or {}, main=("kind",))
     return config.with_part("partition", rule, {"kind": "by-group", **write_fields(rule)})
 
 
@@ -69,8 +81,8 @@ def _settle_views(config: Config, dataset: Dataset) -> tuple[Config, tuple[str, 
     if name != "auto":
         return config, ()
     chosen = choose_views(dataset.kind, tuple(dataset.shape), views)
-    if make_augment(chosen).find_problem(dataset.x_train):  # such as colours beyond [0, 1]
-        chosen = "resized-crop"
+    if chosen == "simsiam" and make_augment(chosen).find_problem(dataset.x_train):
+        chosen = "resized-crop"  # colours beyond [0, 1]
     note = () if chosen == "none" else (f"data.augment = auto: views by {chosen!r}",)
     return config.update("data", augment=chosen), note
 
@@ -113,8 +125,9 @@ def _settle_evaluators(
     config: Config, dataset: Dataset, shares: Partition
 ) -> tuple[Config, tuple[str, ...]]:
     """Leave out evaluators that need labels where there are none to train on or to test with."""
-    train = np.concatenate(list(shares.train.values()))
-    if (dataset.y_train[train] >= 0).any() and (dataset.y_test >= 0).any():
+    rows = np.concatenate(list(shares.train.values()))
+    trains, tests = (dataset.y_train[rows] >= 0).any(), (dataset.y_test >= 0).any()
+    if trains and tests:
         return config, ()
     gone = [key for key, evaluator in config.evaluators.items() if evaluator.labels]
     if not gone:
@@ -127,7 +140,11 @@ def _settle_evaluators(
     entries = {
         name: [entry for entry in table[name] if _key(entry) in kept] for name in ("with", "last")
     }
-    notes = [f"not measured, as the data have no labels: {', '.join(gone)}"]
+    lacking = "the data have" if not (trains or tests) else f"no {_part(trains)} sample has"
+    label = "no labels" if not (trains or tests) else "a label"
+    notes = [f"not measured, as {lacking} {label}: {', '.join(gone)}"]
+    if not kept:
+        notes.append("nothing is measured; evaluate.with=geometry needs no labels")
     lost = [config.evaluators[key].headline for key in gone]
     metrics = [part.headline for part in kept.values() if part.headline]
     concerned = any(name and name in settings.metric for name in (*lost, *gone))
@@ -141,6 +158,11 @@ def _settle_evaluators(
         tables={**config.tables, "evaluate": {**config.tables["evaluate"], **entries}},
     )
     return config, tuple(notes)
+
+
+def _part(trains: bool) -> str:
+    """Name the part of the data that has no labels, where the other has."""
+    return "test" if trains else "training"
 
 
 def _key(entry: Any) -> str:

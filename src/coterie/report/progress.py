@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from coterie.core.formatting import format_bytes
+from coterie.core.formatting import counted, format_bytes
 from coterie.engine.record import (
     ClientEvent,
     Event,
@@ -89,8 +89,9 @@ class Display:
             self._shown.append((event.metric, event.metric))
         if event.data:
             self._say(f"data: {event.data}")
-        rounds = f"from round {event.first + 1}" if event.first else f"{event.total} rounds"
-        self._say(f"{event.clients} clients, {rounds} -> {event.folder}")
+        rounds = f"from round {event.first + 1}" if event.first else counted(event.total, "round")
+        clients = counted(event.clients, "client")
+        self._say(f"{clients}, {rounds} -> {event.folder}")
 
     def _round(self, event: RoundEvent) -> None:
         self._sent += event.bytes_up + event.bytes_down

@@ -1,6 +1,9 @@
 """`arrays`: your own data, an .npz file with x_train, y_train, x_test, y_test; or with x alone."""
 
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from coterie.data import checks, labels
 from coterie.data.datasets import AnyKind, Raw
@@ -20,21 +23,26 @@ def read(root: str, kind: AnyKind = "auto") -> Raw:
 
 
 def make_raw(origin: str, arrays: npz.Arrays, kind: AnyKind = "auto") -> Raw:
-    """Arrange samples, clean labels and split off test samples; errors begin with `origin`.
+    """Check samples and labels, and split off test samples; errors begin with `origin`.
 
     uint8 images are normalised with mean 0.5 and deviation 0.5 per channel, floats are not.
     """
-    where = f"{origin}: x{arrays.part}"
-    x = npz.arrange(arrays.x, where, kind)
-    checks.check_axes(where, x)
-    y = labels.clean(arrays.y, len(x), f"{origin}: y{arrays.part}")
-    x = checks.convert_samples(where, x)
+    part = arrays.part
+    x, y = arrange_labelled(arrays.x, arrays.y, f"{origin}: x{part}", f"{origin}: y{part}", kind)
     half = npz.default_statistics(x)
     if arrays.x_test is None:
         train, test = hold_out(y)
         return Raw(x[train], y[train], x[test], y[test], mean=half, std=half)
-    x_test = npz.arrange(arrays.x_test, f"{origin}: x_test", kind)
-    checks.check_axes(f"{origin}: x_test", x_test)
-    y_test = labels.clean(arrays.y_test, len(x_test), f"{origin}: y_test")
-    x_test = checks.convert_samples(f"{origin}: x_test", x_test)
+    names = (f"{origin}: x_test", f"{origin}: y_test")
+    x_test, y_test = arrange_labelled(arrays.x_test, arrays.y_test, *names, kind)
     return Raw(x, y, x_test, y_test, mean=half, std=half)
+
+
+def arrange_labelled(
+    x: np.ndarray, y: Any, name: str, name_of_labels: str, kind: AnyKind
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bring samples and labels to the form of a data set; errors begin with their names."""
+    arranged = npz.arrange(x, name, kind)
+    checks.check_axes(name, arranged)
+    cleaned = labels.clean(y, len(arranged), name_of_labels)
+    return checks.convert_samples(name, arranged), cleaned

@@ -96,6 +96,25 @@ def _samples(parts: Iterable[Raw]) -> tuple[list[np.ndarray], list[np.ndarray]]:
     return [part.x_train for part in parts], [part.x_test for part in parts]
 
 
+def read_site(path: Path, kind: AnyKind, resize: int) -> Raw:
+    """Read the folder of images or the .npz file of a single site into memory.
+
+    Classes are text, as they are not numbered before those of all sites are known.
+    """
+    if path.suffix == ".npz":
+        return make_raw(str(path), npz.read(locate.require_own("sites", str(path), "file")), kind)
+    _refuse_kind(kind, str(path))
+    site = tree.read(locate.require_own("sites", str(path)))
+    (train,), (test,), classes = tree.label([site])
+    pixels = images.decode_files([*train.paths, *test.paths], resize)
+    names = np.array([*classes, ""])  # the label -1 is the last
+    half = (0.5,) * pixels.shape[1]
+    cut = len(train.paths)
+    return Raw(
+        *(pixels[:cut], names[train.labels], pixels[cut:], names[test.labels]), mean=half, std=half
+    )
+
+
 def _refuse_kind(kind: AnyKind, root: str) -> None:
     """Reject a stated kind of data that folders of images are not."""
     if kind not in ("auto", "image"):
