@@ -163,7 +163,7 @@ def test_a_client_predicts_with_its_own_model(
     code, said = refused("predict", solo_run, toy_data)
     assert code == 2 and "client" in said
     code, said = refused("predict", solo_run, toy_data, "--client", "nobody")
-    assert code == 2 and "nobody" in said and "0, 1, 2" in said
+    assert code == 2 and "nobody" in said and "'0', '1', '2'" in said
 
 
 def test_embeddings_are_written_as_a_table_or_an_array(
@@ -293,8 +293,8 @@ def test_what_is_no_run_is_refused_by_its_path(
         (("export", "RUN", "--out", "net.pth"), 2, "safetensors, pt2, onnx"),
         (("export", "RUN", "--format", "h5"), 2, "safetensors, pt2, onnx"),
         (("export", "RUN", "--what", "head"), 2, "'head'"),
-        (("export", "RUN", "--what", "personal"), 2, "north, south"),
-        (("export", "RUN", "--client", "west"), 2, "north, south"),
+        (("export", "RUN", "--what", "personal"), 2, "'north', 'south'"),
+        (("export", "RUN", "--client", "west"), 2, "'north', 'south'"),
         (("evaluate", "RUN", "--out", "m.txt"), 2, ".json"),
         (("evaluate", "RUN", "evaluate.with"), 2, "table.key=value"),
         (("evaluate", "RUN"), 2, "config.toml"),

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from coterie.data.inputs import Inputs
 
-_IMAGE_AXES = 3
 _REMEDY = "; choose another --out or free some space"
 _LAYER = typer.Option(help="h: behind the backbone; z: behind the projector.")
 _PREDICTIONS = typer.Option(help="A file .csv.")
@@ -96,15 +95,12 @@ def _check_ending(out: Path, endings: Sequence[str]) -> str:
 
 
 def _read(run: Path, data: Path) -> "Inputs":
-    """Read samples; image files are brought to the form that the run was trained on."""
-    from coterie.data.inputs import read_path
+    """Read samples in the form that the run was trained on."""
     from coterie.experiment.model_file import read_model_file
+    from coterie.experiment.network_input import read_files
 
-    given = read_model_file(run).input
-    if len(given.shape) != _IMAGE_AXES:
-        return read_path(data)
-    channels, *size = given.shape
-    return read_path(data, resize=given.resize, channels=channels, size=tuple(size))
+    described = read_model_file(run)
+    return read_files(data, described.input, described.classes)
 
 
 def _score(predicted: Sequence[Any], y: "np.ndarray", classes: Sequence[Any]) -> Any:

@@ -178,7 +178,7 @@ Choice = str | Mapping[str, Any] | Augment  # a name, a name with fields, or the
 def make_augment(choice: Choice) -> Augment:
     """Make the augmentation that `data.augment` names: a shipped one, or the user's own class."""
     if not isinstance(choice, str | Mapping):
-        return choice
+        return _make(choice, choice.__name__, {}) if isinstance(choice, type) else choice
     fields = {"name": choice} if isinstance(choice, str) else dict(choice)
     name = fields.pop("name", None)
     if not isinstance(name, str) or (fields and ":" not in name):
@@ -195,6 +195,10 @@ def make_augment(choice: Choice) -> Augment:
         raise ConfigError(
             f"data.augment = {name!r} must be a class with draw, __call__ and find_problem"
         )
+    return _make(kind, name, fields)
+
+
+def _make(kind: Any, name: str, fields: Mapping[str, Any]) -> Augment:
     try:
         made: Augment = kind(**fields)
     except TypeError as error:

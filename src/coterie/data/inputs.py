@@ -8,7 +8,7 @@ FILE.csv       a header and numbers: x, a row a sample
 """
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -23,6 +23,7 @@ _PARTS = ("train", "test", "val")
 _ARRAYS = [
     names for part in ("", "_test", "_train") for names in ((f"x{part}", f"y{part}"), (f"x{part}",))
 ]
+Classes = Collection[str]
 _LARGEST = float(np.finfo(np.float32).max)
 _KINDS = "a folder of images, an image, or a file .npz, .npy or .csv"
 
@@ -41,12 +42,18 @@ class Inputs:
 
 
 def read_path(
-    path: str | PathLike[str], *, resize: int = 0, channels: int = 0, size: tuple[int, ...] = ()
+    path: str | PathLike[str],
+    *,
+    resize: int = 0,
+    channels: int = 0,
+    size: tuple[int, ...] = (),
+    classes: Classes = (),
 ) -> Inputs:
     """Read samples from a folder or file.
 
     `resize`, `channels` and `size` (height, width) are what image files are brought to:
-    `images.decode_files` explains them.
+    `images.decode_files` explains them. The label of an image is a folder that it is in: one of
+    the `classes`, if there is any such folder.
     """
     path = locate.expand_path(str(path))
     if path.is_dir():
@@ -54,12 +61,12 @@ def read_path(
         if not files:
             endings = ", ".join(images.ENDINGS)
             raise DataError(f"{path} contains no image ({endings}); give {_KINDS}")
-        return _read_images(path, files, resize, channels, size)
+        return _read_images(path, files, (resize, channels, size), classes)
     if not path.is_file():
         raise DataError(f"{path} does not exist; give {_KINDS}")
     ending = path.suffix.lower()
     if ending in images.ENDINGS:
-        return _read_images(path.parent, [path], resize, channels, size)
+        return _read_images(path.parent, [path], (resize, channels, size), classes)
     if ending == ".npz":
         x, *y = npz.read_first(path, _ARRAYS).values()
         return _check_arrays(path, x, y[0] if y else None)
@@ -72,21 +79,20 @@ def read_path(
 
 
 def _read_images(
-    root: Path, files: Sequence[Path], resize: int, channels: int, size: tuple[int, ...]
+    root: Path, files: Sequence[Path], form: tuple[int, int, tuple[int, ...]], classes: Classes
 ) -> Inputs:
     below = [file.relative_to(root) for file in files]
-    labels = [_find_class(path) for path in below]
+    labels = [_find_class(path, classes) for path in below]
     y = np.array(labels, object) if any(label is not None for label in labels) else None
-    x = images.decode_files(files, resize, channels, size)
+    x = images.decode_files(files, *form)
     return Inputs(x, y, tuple(path.as_posix() for path in below))
 
 
-def _find_class(path: Path) -> str | None:
-    """Return the folder that an image is in, below those of training and test images."""
-    folders = path.parts[:-1]
-    if folders and folders[0] in _PARTS:
-        folders = folders[1:]
-    return folders[0] if folders and folders[0] != NONE else None
+def _find_class(path: Path, classes: Classes) -> str | None:
+    """Return the folder of an image that is a known class, else the topmost one."""
+    folders = [folder for folder in path.parts[:-1] if folder not in (NONE, *_PARTS)]
+    known = [folder for folder in reversed(folders) if folder in classes]
+    return next(iter((*known, *folders)), None)
 
 
 def _check_arrays(path: Path, x: np.ndarray, y: np.ndarray | None) -> Inputs:

@@ -17,6 +17,8 @@ from coterie.data.datasets import Groups
 from coterie.data.labels import MISSING
 from coterie.data.skew import Labels, Shares, Shift, Skewed
 
+_LONGEST = 200  # bytes of a name that becomes a file's
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
@@ -48,10 +50,16 @@ class Partition:
         return tuple(self.train)
 
     def file_name(self, client: int) -> str:
-        """Name the file of a client's model: the client's name if it is usable, else its number."""
+        """Name the file of a client's model: by its name if that is usable, else by its number."""
         name = self.names[self.clients.index(client)]
-        usable = Path(name).name == name and self.names.count(name) == 1
-        return f"{name if usable else client}.safetensors"
+        folded = [other.casefold() for other in self.names]  # some file systems ignore case
+        usable = Path(name).name == name and name.isprintable() and len(name.encode()) <= _LONGEST
+        if usable and folded.count(name.casefold()) == 1:
+            return f"{name}.safetensors"
+        number = f"client-{client}"
+        while number in folded:
+            number += "_"
+        return f"{number}.safetensors"
 
     def sizes(self) -> dict[int, int]:
         """Count the training samples of every client."""

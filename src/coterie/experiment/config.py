@@ -41,6 +41,7 @@ from coterie.nets.weights import pin
 _DEFAULT_CHOICE = {"partition": "dirichlet", "objective": "supervised", "method": "fedavg"}
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # keys that TOML takes without quotes
 _WITHOUT_CLASSIFIER = ("knn", "geometry")  # the evaluators of objectives without labels
+_LOWER = ("loss", "uniformity")  # parts of the names of such metrics
 _UNHASHED = ("executor", "checkpoint", "record")
 _OF_METHOD = ("method", "objective", "server")
 _BASES: dict[str, type[Any]] = {"method": Method, "objective": Objective, "partition": object}
@@ -259,6 +260,12 @@ def _check_together(config: Config) -> None:
             f"not with {objective!r}"
         )
     config.method.check(config.local)
+    lower = next((name for name in _LOWER if name in config.evaluate.metric), None)
+    if lower is not None:
+        raise ConfigError(
+            f"evaluate.metric = {config.evaluate.metric!r} is better the lower it is, and a run is "
+            "judged by its highest value: choose another metric"
+        )
     for key in ("stop_at_target", "patience"):
         if config.evaluate.last and getattr(config.evaluate, key):
             raise ConfigError(

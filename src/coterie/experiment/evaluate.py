@@ -135,6 +135,9 @@ def _configure(folder: Path, changes: Tables) -> Config:
         settings.pop("last", None)  # those chosen now are all that is measured
     tables["evaluate"] = settings
     tables.pop("record", None)
+    augment = tables.get("data", {}).get("augment")
+    if isinstance(augment, str) and augment.startswith("object:"):
+        tables["data"]["augment"] = "auto"  # evaluation does not augment
     if tables.get("net", {}).get("kernel") == "native":
         tables["net"]["kernel"] = "auto"  # torch if there are none on this machine
     return resolve(tables, changes, folder.name)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from coterie.core.errors import ConfigError
 from coterie.core.files import replace_durably
 from coterie.core.formatting import list_first
-from coterie.experiment.model_file import MODEL_FILE, ModelFile, read_model_file
+from coterie.experiment.model_file import ModelFile, read_model_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -49,7 +49,7 @@ def export(
     path, chosen = Path(path), choose_format(path, format)
     described = read_model_file(result.folder)
     check_choice(what, client, which, described.clients)
-    _check_target(path, result.folder, described)
+    _check_target(path, result.folder)
 
     from coterie.experiment import program
 
@@ -94,7 +94,8 @@ def check_choice(what: str, client: str | None, which: str, clients: Sequence[st
         raise ConfigError(f"what = {what!r} is none of {', '.join(_WHATS)}")
     if what == "personal" and client is None:
         raise ConfigError(
-            f"what = 'personal' is the model of one client: name it, one of {list_first(clients)}"
+            f"what = 'personal' is the model of one client: name it, one of "
+            f"{list_first([*map(repr, clients)])}"
         )
     if client is not None and which != "last":
         raise ConfigError(
@@ -103,12 +104,14 @@ def check_choice(what: str, client: str | None, which: str, clients: Sequence[st
         )
 
 
-def _check_target(path: Path, folder: Path, described: ModelFile) -> None:
-    """Refuse to overwrite the weights of the run itself, whose SHA-256 is in `model.json`."""
-    saved = described.weights
-    own = [entry.file for entry in (saved.last, saved.best, *saved.personal.values()) if entry]
-    if path.resolve() in {(folder / name).resolve() for name in (MODEL_FILE, *own)}:
-        raise ConfigError(f"{path} is a file of the run itself; export to another one")
+def _check_target(path: Path, folder: Path) -> None:
+    """Refuse to overwrite files of the run itself, on which others rely."""
+    target, run = path.resolve(), folder.resolve()
+    if target.is_relative_to(run) and not target.is_relative_to(run / "export"):
+        raise ConfigError(
+            f"{path} is in the directory of the run itself; export to {folder / 'export'}, or "
+            "somewhere else"
+        )
 
 
 def describe(

@@ -109,7 +109,7 @@ def call(name: str) -> str:
 
 def _check_name(name: Any) -> None:
     """Refuse the name of a site that cannot be that of a file: its personal model becomes one."""
-    usable = isinstance(name, str) and name.strip() == name and name.isprintable()
+    usable = isinstance(name, str) and name and name.strip() == name and name.isprintable()
     if not usable or Path(name).name != name or name == ".." or len(name.encode()) > _LONGEST:
         raise DataError(
             f"the site {str(name)[:40]!r} needs a name that can be a file's: text of up to "

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coterie.core import registry
-from coterie.core.errors import ConfigError, DataError
+from coterie.core.errors import ConfigError, CoterieError, DataError
+from coterie.core.formatting import list_first
 from coterie.data import datasets, partition
 from coterie.data.datasets import Dataset
 from coterie.data.partition import Partition
@@ -23,6 +24,7 @@ class Loaded:
     dataset: Dataset
     shares: Partition
     holdout: np.ndarray  # training samples that are set aside
+    notes: tuple[str, ...] = ()
 
 
 def load_data(config: Config, given: Divided | None) -> Loaded:
@@ -54,7 +56,19 @@ def load_data(config: Config, given: Divided | None) -> Loaded:
         config.partition, labels, dataset.y_test, classes, seed, groups, dataset.shape
     )
     shares = replace(shares, train={k: chosen[rows] for k, rows in shares.train.items()})
-    return Loaded(config, dataset, shares, holdout)
+    return Loaded(config, dataset, shares, holdout, _name_left_out(config, dataset, shares))
+
+
+def _name_left_out(config: Config, dataset: Dataset, shares: Partition) -> tuple[str, ...]:
+    """Name the groups that are too small to be clients."""
+    if dataset.groups is None or config.tables["partition"]["kind"] != "by-group":
+        return ()
+    left_out = [name for name in dataset.groups.names if name not in shares.names]
+    least = config.partition.min_samples
+    if not left_out:
+        return ()
+    few = f"fewer than partition.min_samples = {least} training samples"
+    return (f"left out, with {few}: {list_first(left_out)}",)
 
 
 def _read_source(config: Config) -> Divided:
@@ -63,7 +77,14 @@ def _read_source(config: Config) -> Divided:
     source = config.objects.get("data") or registry.import_own(name, "data.name")
     if not callable(source):
         raise ConfigError(f"data.name = {name!r} must be a function that takes data.root")
-    sites, form = source(config.data.root), (config.data.kind, config.data.resize)
+    form = (config.data.kind, config.data.resize)
+    try:
+        sites = source(config.data.root)
+    except CoterieError:
+        raise
+    except Exception as error:  # whatever the user's own function raises
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise DataError(f"data.name = {name!r} failed: {reason}") from error
     try:
         read = read_sites(sites, None, None, *form)
         return divide_sites(read, None, config.run.seed, form[0], resize=form[1])

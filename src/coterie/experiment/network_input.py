@@ -1,5 +1,6 @@
 """From samples as a user has them to what a trained network takes."""
 
+from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from coterie.core.errors import DataError
 from coterie.data.augment import Normalise
-from coterie.data.inputs import read_path
+from coterie.data.inputs import Inputs, read_path
 from coterie.data.samples import read_samples
 from coterie.experiment.model_file import InputDescription
 
@@ -18,7 +19,9 @@ _BYTE = 255
 
 def to_input(x: Any, wanted: InputDescription) -> Tensor:
     """Convert samples in the form of the training data to normalised float32 tensors."""
-    array = _arrange(_read(x, wanted), wanted)
+    is_path = isinstance(x, str | PathLike)
+    read = read_files(x, wanted).x if is_path else read_samples(x, name="x").x
+    array = _arrange(read, wanted)
     if array.dtype.kind not in "biuf":
         raise DataError(f"x has {array.dtype} entries: it must have numbers")
     array = _check_bytes(array) if wanted.dtype == "uint8" else _check_floats(array, wanted)
@@ -26,12 +29,15 @@ def to_input(x: Any, wanted: InputDescription) -> Tensor:
     return normalise(normalise.unit(torch.from_numpy(np.ascontiguousarray(array))))
 
 
-def _read(x: Any, wanted: InputDescription) -> np.ndarray:
-    """Read samples; image files are brought to the form that the network was trained on."""
-    if isinstance(x, str | PathLike):
-        form = wanted.shape if wanted.kind == "image" else (0,)
-        return read_path(x, resize=wanted.resize, channels=form[0], size=form[1:]).x
-    return read_samples(x, name="x").x
+def read_files(
+    path: str | PathLike[str], wanted: InputDescription, classes: Sequence[int | str] = ()
+) -> Inputs:
+    """Read files; images are brought to the form that the network was trained on."""
+    form = wanted.shape if wanted.kind == "image" else (0,)
+    names = [str(name) for name in classes]
+    return read_path(
+        path, resize=wanted.resize, channels=form[0], size=tuple(form[1:]), classes=names
+    )
 
 
 def _arrange(x: np.ndarray, wanted: InputDescription) -> np.ndarray:

@@ -9,7 +9,7 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
@@ -108,15 +108,18 @@ def _trace(net: nn.Module, given: InputDescription) -> ExportedProgram:
 @contextmanager
 def _quietly(format: str) -> Iterator[None]:
     """Hide torch's remarks about its own internals; say in one line what it cannot convert."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            yield
+            with redirect_stderr(io.StringIO()):
+                yield
     except Exception as error:  # whatever a user's own backbone or torch's converter raises
         reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         raise ConfigError(f"this network cannot be exported as {format} ({reason})") from error
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

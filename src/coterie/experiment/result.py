@@ -115,7 +115,7 @@ class Result:
         if described.weights.last is None:
             raise ConfigError(
                 f"method.name = {described.method['name']!r} has no global model: choose a "
-                f"client, client= {list_first(described.clients)}"
+                f"client (client=, --client): {list_first([*map(repr, described.clients)])}"
             )
         saved = getattr(described.weights, which)
         if saved is None:
@@ -137,7 +137,7 @@ class Result:
         if saved is None:
             raise ConfigError(
                 f"method.name = {described.method['name']!r} makes no personal models: leave "
-                "client= out"
+                "the client out"
             )
         return self._restore(described, saved)
 
@@ -257,7 +257,8 @@ class Result:
     def _check_client(self, described: ModelFile, client: str) -> None:
         if client not in described.clients:
             raise ConfigError(
-                f"client = {client!r} is not known; there are: {list_first(described.clients)}"
+                f"client = {client!r} is not known; there are: "
+                f"{list_first([*map(repr, described.clients)])}"
             )
 
     def _logits(self, x: Samples, client: str | None, which: Which) -> np.ndarray:
@@ -290,7 +291,7 @@ def _apply(net: Network, function: Callable[[Tensor], Tensor], x: Tensor) -> np.
     if together and len(x) == 1:
         raise DataError(
             "x has one sample, and BatchNorm of this model takes its statistics from the samples: "
-            "give two or more, or client="
+            "give two or more, or choose a client"
         )
     size = len(x) if together else _BATCH
     with torch.inference_mode():

@@ -103,5 +103,5 @@ def test_without_a_global_model_nothing_is_measured_on_it(tmp_path: Path) -> Non
 
 def test_arrays_that_are_divided_already_have_none() -> None:
     site = (np.zeros((8, 4), np.float32), np.array([0, 1] * 4))
-    with pytest.raises(ConfigError, match=r"data\.holdout=0\.5 is for data that Coterie divides"):
+    with pytest.raises(ConfigError, match=r"data\.holdout = 0\.5 has no meaning for samples that"):
         coterie.fit({"a": site}, net={"backbone": "mlp"}, data={"holdout": 0.5})

@@ -29,7 +29,7 @@ def paint(folder: Path, count: int) -> None:
 
 def test_a_file_of_a_site_is_read_as_on_the_command_line(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x_train=X, y_train=Y, x_test=X[:10], y_test=Y[:10])
-    dataset, shares = divide_sites({"a": tmp_path / "a.npz", "b": (X, Y)}, None, 0)
+    _, shares = divide_sites({"a": tmp_path / "a.npz", "b": (X, Y)}, None, 0)
     assert {c: len(rows) for c, rows in shares.train.items()} == {0: 30, 1: 24}
     assert {c: len(rows) for c, rows in shares.test.items()} == {0: 10, 1: 6}
     np.savez(tmp_path / "b.npz", x=X, labels=Y)

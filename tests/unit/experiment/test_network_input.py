@@ -68,7 +68,7 @@ def test_integers_are_fine_in_a_table() -> None:
     [
         (BYTES, GREY, r"x has shape \(6, 3, 4, 5\), the run was trained on samples \(n, 1, 4, 5\)"),
         (BYTES[0], COLOUR, r"x has shape \(3, 4, 5\), .* \(n, 3, 4, 5\)"),
-        (3, TABLE, r"x has shape \(\)"),
+        (3, TABLE, "x is a int, not an array"),
         (np.zeros((0, 3)), TABLE, "x has no samples"),
         (BYTES / 1.0, COLOUR, "x has floats from 0 to 25., .* floats from 0 to 1"),
         (np.full((1, 1, 4, 5), np.nan), GREY, "x has floats from nan to nan"),

@@ -99,7 +99,10 @@ def test_with_test_samples_all_others_are_trained_on() -> None:
     ("given", "words"),
     [
         ({}, "no site"),
-        ({"a": (np.zeros((3, 2)), np.zeros(4, int))}, "site 'a' has 4 entries for 3 samples"),
+        (
+            {"a": (np.zeros((3, 2)), np.zeros(4, int))},
+            "the labels has 4 entries for 3",
+        ),
         ({"a/b": samples(4)}, "'a/b'"),
         ({"": samples(4)}, "''"),
     ],

@@ -16,6 +16,7 @@ from torch import Tensor
 import coterie
 import toy
 from coterie.core.errors import ConfigError, DataError
+from coterie.experiment import config
 from coterie.experiment.result import Result
 from coterie.nets.heads import Network
 
@@ -86,10 +87,12 @@ def test_the_best_round_is_the_one_whose_weights_are_there(reference: Result) ->
 
 
 def test_best_weights_give_the_accuracy_of_the_best_round(
-    toy_data: Path, tmp_path: Path, x: np.ndarray, y: np.ndarray
+    toy_data: Path, tmp_path: Path, x: np.ndarray, y: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    highest_loss = {"metric": "loss"}  # which is that of the first round
-    result = toy.run(toy_data, tmp_path / "run", evaluate=highest_loss)
+    with pytest.raises(ConfigError, match=r"evaluate\.metric = 'loss' is better the lower"):
+        toy.run(toy_data, tmp_path / "run", evaluate={"metric": "loss"})
+    monkeypatch.setattr(config, "_LOWER", ())  # the highest loss is that of the first round
+    result = toy.run(toy_data, tmp_path / "run", evaluate={"metric": "loss"})
     assert result.best.round == 0
     first, last = (event.metrics["accuracy"] for event in (result.history[0], result.history[-1]))
     assert first < last
@@ -243,7 +246,10 @@ def test_what_is_not_there_is_refused_in_one_line(
 ) -> None:
     cases: list[tuple[Callable[[], Any], str]] = [
         (lambda: reference.model("first"), "which = 'first' must be 'last' or 'best'"),  # type: ignore[arg-type]
-        (lambda: reference.personal("0"), "'fedavg' makes no personal models: leave client= out"),
+        (
+            lambda: reference.personal("0"),
+            "'fedavg' makes no personal models: leave the client out",
+        ),
         (lambda: reference.predict(x, client="9"), "client = '9' is not known; there are: 0, 1"),
         (lambda: reference.prepare(x, "9"), "client = '9' is not known"),
         (lambda: reference.encode(x, layer="y"), "layer = 'y' must be 'h' or 'z'"),  # type: ignore[arg-type]
