@@ -250,7 +250,10 @@ def test_what_is_not_there_is_refused_in_one_line(
             lambda: reference.personal("0"),
             "'fedavg' makes no personal models: leave the client out",
         ),
-        (lambda: reference.predict(x, client="9"), "client = '9' is not known; there are: 0, 1"),
+        (
+            lambda: reference.predict(x, client="9"),
+            "client = '9' is not known; there are: '0', '1'",
+        ),
         (lambda: reference.prepare(x, "9"), "client = '9' is not known"),
         (lambda: reference.encode(x, layer="y"), "layer = 'y' must be 'h' or 'z'"),  # type: ignore[arg-type]
     ]
