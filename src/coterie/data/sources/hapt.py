@@ -44,10 +44,14 @@ def read(root: str, kind: AnyKind = "auto") -> Raw:
             arrays.append(np.concatenate(picked))
         lengths = [len(rows[name][part]) for name in persons]
         groups.append(np.repeat(np.arange(len(lengths)), lengths))
-    if not len(arrays[-1]):
-        raise DataError(f"{folder} has {len(arrays[0])} windows, too few to test on any; add files")
+    x_train, y_train, x_test, y_test = arrays
+    if not len(y_test):
+        raise DataError(f"{folder} has {len(y_train)} windows, too few to test on any; add files")
     return Raw(
-        *arrays,
+        x_train,
+        y_train,
+        x_test,
+        y_test,
         classes=len(hapt.CLASSES),
         mean=_MEAN,
         std=_STD,

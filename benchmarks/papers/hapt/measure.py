@@ -1,0 +1,172 @@
+"""HAPT: probes on a federated encoder beside training from scratch on the same few labels.
+
+    python benchmarks/papers/hapt/measure.py --root DIR [--out FOLDER] [--seeds 3]
+
+DIR as for `coterie run hapt/simclr data.root=DIR`. With each seed: federated SimCLR and SimSiam by
+their shipped configurations, the untrained network, and supervised training on 1 % and 10 % of the
+labels, the same ones that the probes of that seed get. From scratch, once by FedAvg with each label
+at its person and once with all labels in one place; and in one place from the encoder of SimCLR.
+Runs that are finished are kept, others are resumed. After each seed outcome.json and table.md are
+written beside this file.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+
+import coterie
+from coterie.data.datasets import Dataset, load
+from coterie.evaluate.shared.head import choose_balanced
+from coterie.experiment.result import Result
+
+HERE = Path(__file__).parent
+SHARES = {"1 %": 0.01, "10 %": 0.1}
+PROBES = ["probe_1", "probe_10", "linear_probe", "own_probe"] + [
+    {"name": "own_probe", "labels": share, "as": f"own_probe_{round(100 * share)}"}
+    for share in SHARES.values()
+]
+ENCODERS = {
+    "federated SimCLR": ("simclr", {}),
+    "federated SimSiam": ("simsiam", {}),
+    "untrained network": ("simclr", {"local.lr": 1e-30, "run.rounds": 1}),
+}
+SCRATCH = {  # rounds, and epochs a round: 100 epochs for each
+    "scratch, labels at the persons": ("fedavg", 50, 2),
+    "scratch, labels in one place": ("centralized", 50, 2),
+}
+FINE_TUNED = "fine-tuned SimCLR, labels in one place"
+Rows = dict[str, dict[str, float]]
+
+
+def train_encoder(
+    root: str, config: str, changes: Mapping[str, Any], seed: int, out: Path
+) -> Result:
+    """Run a shipped configuration, with all probes after the last round."""
+    last = {"evaluate.last": PROBES, "data.root": root, "run.seed": seed}
+    return coterie.run(f"hapt/{config}", out=out, resume=True, progress=False, **last, **changes)
+
+
+def hide_labels(data: Dataset, share: float, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Take the normalised windows of every person, with the labels that a probe would draw."""
+    labels = np.array(data.y_train)  # in the order in which the server encodes training samples
+    shown = choose_balanced(torch.from_numpy(labels), share, seed).numpy()
+    y = np.full(len(labels), -1)
+    y[shown] = labels[shown]
+    x, groups = normalise(data, data.x_train), data.groups
+    assert groups is not None
+    return {
+        name: (x[groups.train == person], y[groups.train == person])
+        for person, name in enumerate(groups.names)
+    }
+
+
+def normalise(data: Dataset, x: np.ndarray) -> np.ndarray:
+    """Subtract the mean of each channel and divide by its deviation, as a run does."""
+    mean, std = (np.array(v, np.float32)[:, np.newaxis] for v in (data.mean, data.std))
+    return (x - mean) / std
+
+
+def train_supervised(
+    data: Dataset, share: float, seed: int, out: Path, method: str, rounds: int, epochs: int,
+    weights: str = "",
+) -> dict[str, float]:  # fmt: skip
+    """Train on a share of the labels, from scratch or from the weights of an encoder."""
+    result = coterie.fit(
+        hide_labels(data, share, seed),
+        test=(normalise(data, data.x_test), data.y_test),
+        kind="signal",
+        method=method,
+        rounds=rounds,
+        seed=seed,
+        net={"backbone": "conv1d", "projection": 0, "weights": weights},
+        local={"epochs": epochs, "batch_size": 32, "lr": 0.02, "schedule": "cosine"},
+        data={"augment": "none"},
+        evaluate={"every": 0, "with": ["accuracy"]},
+        executor={"kind": "serial"},
+        out=out,
+        resume=True,
+        progress=False,
+    )
+    return {"accuracy": result.metrics["accuracy"]}
+
+
+def measure(root: str, out: Path, seed: int) -> Rows:
+    """Run everything with one seed; return the metrics of each row."""
+    data = load("hapt", root)
+    rows: Rows = {}
+    encoder = ""
+    for name, (config, changes) in ENCODERS.items():
+        folder = out / f"{name.replace(' ', '-')}-{seed}"
+        result = train_encoder(root, config, changes, seed, folder)
+        rows[name] = dict(result.metrics)
+        if not encoder:
+            encoder = str(result.export(folder / "encoder.safetensors", what="encoder"))
+    trained = [(row, plan, "") for row, plan in SCRATCH.items()]
+    trained.append((FINE_TUNED, ("centralized", 50, 2), encoder))
+    for share_name, share in SHARES.items():
+        for row, plan, weights in trained:
+            folder = out / f"{row.replace(', ', '-').replace(' ', '-')}-{share}-{seed}"
+            scores = train_supervised(data, share, seed, folder, *plan, weights=weights)
+            rows.setdefault(row, {})[share_name] = scores["accuracy"]
+    return rows
+
+
+def write(found: Mapping[int, Rows]) -> None:
+    """Write every value by seed, and the table of means and deviations."""
+    kept = ("knn", "probe", "probe_1", "probe_10", "client_knn_mean", "client_knn_worst_decile")
+    kept += tuple(f"client_own_probe{end}_mean" for end in ("_1", "_10", "")) + tuple(SHARES)
+    seeds = {
+        str(seed): {row: {k: v for k, v in m.items() if k in kept} for row, m in rows.items()}
+        for seed, rows in found.items()
+    }
+    (HERE / "outcome.json").write_text(json.dumps(seeds, indent=1) + "\n")
+    columns = {
+        "1 % of labels": ("probe_1", "1 %"),
+        "10 %": ("probe_10", "10 %"),
+        "all": ("probe",),
+        "kNN": ("knn",),
+        "kNN per person": ("client_knn_mean",),
+        "own labels, 1 %": ("client_own_probe_1_mean",),
+        "own, 10 %": ("client_own_probe_10_mean",),
+        "own, all": ("client_own_probe_mean",),
+    }
+    lines = [f"| {len(found)} seeds | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for row in next(iter(found.values())):
+        cells = []
+        for names in columns.values():
+            values = [rows[row][n] for rows in found.values() for n in names if n in rows[row]]
+            cells.append(show(values))
+        lines.append(f"| {row} | {' | '.join(cells)} |")
+    (HERE / "table.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+def show(values: list[float]) -> str:
+    """Write mean and deviation in per cent."""
+    if not values:
+        return ""
+    spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{100 * fmean(values):.1f}{spread}"
+
+
+def main() -> None:
+    """Measure seed by seed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", required=True)
+    parser.add_argument("--out", type=Path, default=Path("runs/hapt"))
+    parser.add_argument("--seeds", type=int, default=3)
+    given = parser.parse_args()
+    found: dict[int, Rows] = {}
+    for seed in range(given.seeds):
+        found[seed] = measure(given.root, given.out, seed)
+        write(found)
+
+
+if __name__ == "__main__":
+    main()
