@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 import coterie
+from coterie.core import seeds
 from coterie.data.datasets import Dataset, load
 from coterie.evaluate.shared.head import choose_balanced
 from coterie.experiment.result import Result
@@ -55,7 +56,8 @@ def train_encoder(
 def hide_labels(data: Dataset, share: float, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Take the normalised windows of every person, with the labels that a probe would draw."""
     labels = np.array(data.y_train)  # in the order in which the server encodes training samples
-    shown = choose_balanced(torch.from_numpy(labels), share, seed).numpy()
+    drawn_by = seeds.derive(seed, "evaluate")  # as evaluators on the server draw
+    shown = choose_balanced(torch.from_numpy(labels), share, drawn_by).numpy()
     y = np.full(len(labels), -1)
     y[shown] = labels[shown]
     x, groups = normalise(data, data.x_train), data.groups
@@ -121,11 +123,11 @@ def write(found: Mapping[int, Rows]) -> None:
     """Write every value by seed, and the table of means and deviations."""
     kept = ("knn", "probe", "probe_1", "probe_10", "client_knn_mean", "client_knn_worst_decile")
     kept += tuple(f"client_own_probe{end}_mean" for end in ("_1", "_10", "")) + tuple(SHARES)
-    seeds = {
+    by_seed = {
         str(seed): {row: {k: v for k, v in m.items() if k in kept} for row, m in rows.items()}
         for seed, rows in found.items()
     }
-    (HERE / "outcome.json").write_text(json.dumps(seeds, indent=1) + "\n")
+    (HERE / "outcome.json").write_text(json.dumps(by_seed, indent=1) + "\n")
     columns = {
         "1 % of labels": ("probe_1", "1 %"),
         "10 %": ("probe_10", "10 %"),
