@@ -4,10 +4,9 @@
 
 DIR as for `coterie run hapt/simclr data.root=DIR`. With each seed: federated SimCLR and SimSiam by
 their shipped configurations, the untrained network, and supervised training on 1 % and 10 % of the
-labels, the same ones that the probes of that seed get. From scratch, once by FedAvg with each label
-at its person and once with all labels in one place; and in one place from the encoder of SimCLR.
-Runs that are finished are kept, others are resumed. After each seed outcome.json and table.md are
-written beside this file.
+labels, the same ones that the probes of that seed get. Labels are in one place, or each at its
+person; training starts from scratch, or from the encoder of SimCLR. Runs that are finished are
+kept, others are resumed. After each seed outcome.json and table.md are written beside this file.
 """
 
 import argparse
@@ -37,11 +36,13 @@ ENCODERS = {
     "federated SimSiam": ("simsiam", {}),
     "untrained network": ("simclr", {"local.lr": 1e-30, "run.rounds": 1}),
 }
-SCRATCH = {  # rounds, and epochs a round: 100 epochs for each
-    "scratch, labels at the persons": ("fedavg", 50, 2),
-    "scratch, labels in one place": ("centralized", 50, 2),
+# Method of a supervised run, and whether it starts from the encoder of SimCLR.
+SUPERVISED = {
+    "scratch, labels in one place": ("centralized", False),
+    "scratch, labels at the persons": ("fedavg", False),
+    "fine-tuned SimCLR, labels in one place": ("centralized", True),
 }
-FINE_TUNED = "fine-tuned SimCLR, labels in one place"
+AT_PERSONS = "SimCLR, probe with labels at the persons"
 Rows = dict[str, dict[str, float]]
 
 
@@ -74,49 +75,80 @@ def normalise(data: Dataset, x: np.ndarray) -> np.ndarray:
     return (x - mean) / std
 
 
-def train_supervised(
-    data: Dataset, share: float, seed: int, out: Path, method: str, rounds: int, epochs: int,
-    weights: str = "",
-) -> dict[str, float]:  # fmt: skip
-    """Train on a share of the labels, from scratch or from the weights of an encoder."""
-    result = coterie.fit(
+def fit_few(data: Dataset, share: float, seed: int, out: Path, **tables: Any) -> Result:
+    """Call `fit` on the windows of all persons, of which a share is labelled."""
+    return coterie.fit(
         hide_labels(data, share, seed),
         test=(normalise(data, data.x_test), data.y_test),
         kind="signal",
-        method=method,
-        rounds=rounds,
         seed=seed,
-        net={"backbone": "conv1d", "projection": 0, "weights": weights},
-        local={"epochs": epochs, "batch_size": 32, "lr": 0.02, "schedule": "cosine"},
-        data={"augment": "none"},
-        evaluate={"every": 0, "with": ["accuracy"]},
+        data={"augment": "auto"},
         executor={"kind": "serial"},
         out=out,
         resume=True,
         progress=False,
+        **tables,
     )
-    return {"accuracy": result.metrics["accuracy"]}
+
+
+def train_supervised(
+    data: Dataset, share: float, seed: int, out: Path, method: str, weights: str
+) -> float:
+    """Train on a share of the labels for 100 epochs, from scratch or from weights."""
+    result = fit_few(
+        data,
+        share,
+        seed,
+        out,
+        method=method,
+        rounds=50,
+        net={"backbone": "conv1d", "projection": 0, "weights": weights},
+        local={"epochs": 2, "batch_size": 32, "lr": 0.02, "schedule": "cosine"},
+        evaluate={"every": 0, "with": ["accuracy"]},
+    )
+    return result.metrics["accuracy"]
+
+
+def probe_at_persons(data: Dataset, share: float, seed: int, out: Path, weights: str) -> float:
+    """Train the probe by FedAvg, each label at its person; the encoder stays as it is."""
+    result = fit_few(
+        data,
+        share,
+        seed,
+        out,
+        objective="simclr",
+        rounds=1,
+        net={"backbone": "conv1d", "projection": 128, "weights": weights},
+        local={"batch_size": 64, "lr": 1e-30},
+        evaluate={"with": ["federated_probe"], "metric": "federated_probe"},
+    )
+    return result.metrics["federated_probe"]
 
 
 def measure(root: str, out: Path, seed: int) -> Rows:
     """Run everything with one seed; return the metrics of each row."""
     data = load("hapt", root)
     rows: Rows = {}
-    encoder = ""
     for name, (config, changes) in ENCODERS.items():
         folder = out / f"{name.replace(' ', '-')}-{seed}"
-        result = train_encoder(root, config, changes, seed, folder)
-        rows[name] = dict(result.metrics)
-        if not encoder:
-            encoder = str(result.export(folder / "encoder.safetensors", what="encoder"))
-    trained = [(row, plan, "") for row, plan in SCRATCH.items()]
-    trained.append((FINE_TUNED, ("centralized", 50, 2), encoder))
-    for share_name, share in SHARES.items():
-        for row, plan, weights in trained:
-            folder = out / f"{row.replace(', ', '-').replace(' ', '-')}-{share}-{seed}"
-            scores = train_supervised(data, share, seed, folder, *plan, weights=weights)
-            rows.setdefault(row, {})[share_name] = scores["accuracy"]
+        rows[name] = dict(train_encoder(root, config, changes, seed, folder).metrics)
+    simclr = out / f"federated-SimCLR-{seed}"
+    encoder = coterie.load(simclr).export(simclr / "encoder.safetensors", what="encoder")
+    for label, share in SHARES.items():
+        for row, (method, tuned) in SUPERVISED.items():
+            weights = str(encoder) if tuned else ""
+            folder = out / name_folder(row, share, seed)
+            score = train_supervised(data, share, seed, folder, method, weights)
+            rows.setdefault(row, {})[label] = score
+        folder = out / name_folder(AT_PERSONS, share, seed)
+        score = probe_at_persons(data, share, seed, folder, str(encoder))
+        rows.setdefault(AT_PERSONS, {})[label] = score
     return rows
+
+
+def name_folder(row: str, share: float, seed: int) -> str:
+    """Name the folder of a run by its row, share of labels and seed."""
+    return f"{row.replace(', ', '-').replace(' ', '-')}-{share}-{seed}"
 
 
 def write(found: Mapping[int, Rows]) -> None:
