@@ -122,6 +122,7 @@ class Cohort:
     drop_before: fields.Share = 0.0  # probability that an invited client is not reached
     drop_after: fields.Share = 0.0  # probability that a client trains and its upload is lost
     max_skipped: fields.PositiveCount = 5  # the run ends after so many skipped rounds in a row
+    unseen: fields.Count = 0  # clients, drawn by the seed, that never train and are only tested
 
 
 @dataclass(frozen=True)

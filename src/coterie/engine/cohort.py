@@ -1,6 +1,6 @@
 """Which clients take part in a round and which drop out, as functions of seed and round."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,6 +10,8 @@ from coterie.core.task import ClientId, ClientInfo
 from coterie.data.partition import Partition
 from coterie.kit.stages import Stage
 
+FEW_CLIENTS = 100  # with more, values of each client are recorded in the last round only
+_FEW_ENTRIES = 100_000  # of all clients' confusion matrices together
 When = Literal["before", "after"]
 _TINY = 1e-9  # 100 * 0.29 is 28.999...
 
@@ -33,6 +35,27 @@ def list_clients(shares: Partition) -> list[ClientInfo]:
         ClientInfo(client, name, len(shares.train[client]), len(shares.test[client]))
         for client, name in zip(shares.clients, shares.names, strict=True)
     ]
+
+
+def split_unseen(
+    clients: Iterable[ClientInfo], unseen: Collection[ClientId]
+) -> tuple[list[ClientInfo], list[ClientInfo]]:
+    """Separate the clients that train from those that are kept for evaluation."""
+    listed = list(clients)
+    trained = [info for info in listed if info.id not in unseen]
+    return trained, [info for info in listed if info.id in unseen]
+
+
+def draw_unseen(clients: Iterable[ClientInfo], count: int, seed: int) -> tuple[ClientId, ...]:
+    """Draw the clients that are kept for evaluation, among those with test samples."""
+    tested = sorted(info.id for info in clients if info.tests > 0)
+    draw = seeds.generator(seed, "unseen")
+    return tuple(sorted(tested[i] for i in draw.choice(len(tested), count, replace=False)))
+
+
+def keeps_confusion(clients: int, classes: int) -> bool:
+    """Whether every client's confusion matrix is small enough to be recorded."""
+    return clients <= FEW_CLIENTS and clients * classes**2 <= _FEW_ENTRIES
 
 
 def count_invited(clients: int, stage: Stage, fraction: float) -> int:

@@ -5,12 +5,15 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
+from torch import Tensor
+
 from coterie.core import seeds
 from coterie.core.bundle import Bundle, Payload, ServerState
 from coterie.core.errors import CheckpointError, RunFailed
 from coterie.core.settings import EvaluateSettings
 from coterie.core.task import METHOD, Attempt, ClientId, Reply, Round
-from coterie.engine.cohort import Invited, largest_first
+from coterie.engine.cohort import Invited, largest_first, split_unseen
 from coterie.engine.play import Player
 from coterie.engine.record import ClientEvent
 from coterie.engine.spec import Parts
@@ -19,6 +22,9 @@ from coterie.kit.evaluator import Evaluator
 from coterie.kit.method import FederatedEvaluator
 from coterie.kit.stages import plan_rounds
 
+UNSEEN = "unseen_"  # begins the metrics of clients that never train
+CONFUSION = "confusion"  # the group of a reply with a confusion matrix for each evaluator
+
 
 @dataclass
 class Measured:
@@ -26,6 +32,8 @@ class Measured:
 
     metrics: dict[str, float] = field(default_factory=dict)
     clients: dict[str, dict[str, float]] = field(default_factory=dict)  # by client name
+    confusion: list[list[int]] = field(default_factory=list)  # rows: true class
+    client_confusion: dict[str, list[list[int]]] = field(default_factory=dict)  # by client name
     bytes_up: int = 0
     bytes_down: int = 0
 
@@ -37,6 +45,7 @@ class Evaluation:
     settings: EvaluateSettings
     data: Shard
     holdout: Shard | None = None  # training samples that were set aside, as its test samples
+    class_names: tuple[int | str, ...] = ()
     warned: set[str] = field(default_factory=set, compare=False)  # evaluators that have warned
 
     def due(self, round: Round) -> bool:
@@ -93,7 +102,11 @@ class _Evaluating:
         seed, metrics = seeds.derive(parts.spec.seed, "evaluate"), self.result.metrics
         with parts.kernels(), seeds.scoped(self.round.torch_seed()):
             for evaluator in chosen:
-                metrics.update(evaluator(net, _choose(evaluator, data), seed))
+                used = _choose(evaluator, data)
+                metrics.update(evaluator(net, used, seed))
+                counts = None if self.result.confusion else evaluator.confusion(net, used)
+                if counts is not None:
+                    self.result.confusion = counts.tolist()
             if holdout is not None:
                 for evaluator in chosen:
                     measured = evaluator(net, _choose(evaluator, holdout), seed)
@@ -110,37 +123,66 @@ class _Evaluating:
             if alone or evaluator.where == "client"
         }
         everyone = self.player.executor.clients()
-        asked = [info for info in everyone if alone or info.tests > 0]
+        trained, unseen = split_unseen(everyone, parts.spec.unseen)
+        asked = [info for info in trained if alone or info.tests > 0]
+        asked += [info for info in unseen if info.tests > 0]
         if not chosen or not asked:
             return
         down = evaluation_payload(parts, self.server, self.round)
         scores: dict[str, dict[ClientId, dict[str, float]]] = {name: {} for name in chosen}
+        counts: dict[str, dict[ClientId, Tensor]] = {name: {} for name in chosen}
         for reply in self._ask(largest_first(asked), down):
             for key, value in reply.metrics.items():
                 name, _, metric = key.partition("/")
                 scores[name].setdefault(reply.client, {})[metric] = value
-        for name, evaluator in chosen.items():
-            if scores[name]:
-                in_order = dict(sorted(scores[name].items()))
-                summarise = evaluator.summarise if evaluator.where == "client" else _over_models
-                self.result.metrics.update(summarise(in_order))
-                prefix = "" if evaluator.where == "client" else "global_"
-                self._keep(in_order, {info.id: info.name for info in everyone}, prefix)
+            for name, matrix in reply.up.get(CONFUSION).items():
+                counts[name][reply.client] = matrix
+            self.result.bytes_up += reply.up.nbytes()
+        names = {info.id: info.name for info in everyone}
+        # a confusion matrix of the whole test set comes before one of the clients' parts
+        for name, evaluator in sorted(chosen.items(), key=lambda item: item[1].where == "client"):
+            self._keep_scores(evaluator, dict(sorted(scores[name].items())), names)
+            self._keep_confusion(evaluator, dict(sorted(counts[name].items())), names)
 
-    def _keep(
+    def _keep_scores(
         self,
+        evaluator: Evaluator,
         scores: Mapping[ClientId, Mapping[str, float]],
         names: Mapping[ClientId, str],
-        prefix: str,
     ) -> None:
-        """Keep what each client measured; `prefix` marks metrics on the global test data."""
+        """Summarise what clients measured, those that never train apart; keep it by name."""
+        own, unseen = evaluator.where == "client", self.player.parts.spec.unseen
+        trained = {client: values for client, values in scores.items() if client not in unseen}
+        apart = {client: values for client, values in scores.items() if client in unseen}
+        if trained:
+            summarise = evaluator.summarise if own else _over_models
+            self.result.metrics.update(summarise(trained))
+        if apart:
+            for name, value in evaluator.summarise(apart).items():
+                self.result.metrics[f"{UNSEEN}{name.removeprefix('client_')}"] = value
+        prefix = "" if own else "global_"  # metrics of a client's model on the global test data
         for client, metrics in scores.items():
             finite = {f"{prefix}{k}": v for k, v in metrics.items() if math.isfinite(v)}
             self.result.clients.setdefault(names[client], {}).update(finite)
 
+    def _keep_confusion(
+        self,
+        evaluator: Evaluator,
+        counts: Mapping[ClientId, Tensor],
+        names: Mapping[ClientId, str],
+    ) -> None:
+        """Keep the clients' confusion matrices; their sum where the server has none."""
+        unseen = self.player.parts.spec.unseen
+        trained = [matrix for client, matrix in counts.items() if client not in unseen]
+        if trained and not self.result.confusion:
+            self.result.confusion = torch.stack(trained).sum(dim=0).tolist()
+        for client, matrix in counts.items() if evaluator.where == "client" else ():
+            self.result.client_confusion.setdefault(names[client], matrix.tolist())
+
     def run_program(self, name: str, program: FederatedEvaluator) -> None:
         """Play the rounds of an evaluator that is a federated program."""
-        parts, clients = self.player.parts, self.player.executor.clients()
+        parts = self.player.parts
+        clients, _ = split_unseen(self.player.executor.clients(), parts.spec.unseen)
         invited, weights = largest_first(clients), parts.method.model(self.server)
         if not program.has_begin():
             weights = parts.global_model(self.server)

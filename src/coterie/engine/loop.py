@@ -18,15 +18,20 @@ from coterie.core.settings import Checkpoint, Cohort
 from coterie.core.task import METHOD, Attempt, Round
 from coterie.engine.best import Best, count_stale, find_best
 from coterie.engine.checkpoints import CheckpointStore, Position
-from coterie.engine.cohort import Invited, invite
+from coterie.engine.cohort import (
+    FEW_CLIENTS,
+    Invited,
+    invite,
+    keeps_confusion,
+    split_unseen,
+)
 from coterie.engine.evaluation import Evaluation, Measured, evaluation_payload
 from coterie.engine.play import Played, Player
-from coterie.engine.record import MetricsFile, RoundEvent, StartEvent, reached
+from coterie.engine.record import MetricsFile, RoundEvent, StartEvent, reached, recall_by_class
 from coterie.engine.replies import Replies, combine_digests
 from coterie.kit.stages import Stage, plan_rounds
 
 _DIVERGED_ROUNDS = 3  # in a row with no finite client: the run ends
-_FEW_CLIENTS = 100  # with more, each client's values are recorded in the last round only
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,9 @@ class Loop:
         self.plan, self.player = plan, player
         self.parts, self.recorders = player.parts, player.recorders
         self.seed = self.parts.spec.seed
-        self.clients = {info.id: info for info in player.executor.clients()}
+        everyone = player.executor.clients()
+        trained, unseen = split_unseen(everyone, self.parts.spec.unseen)
+        self.clients, self.unseen = ({info.id: info for info in part} for part in (trained, unseen))
         self.rounds = plan_rounds(self.parts.stages(METHOD), len(self.clients), self.seed)
         self.metrics, self.store = plan.metrics(), plan.checkpoints()
         self._attempt = Attempt(attempt)
@@ -107,7 +114,8 @@ class Loop:
         """Make every client write its own model, as of the last round, to a file."""
         _, round = self.rounds[standing.position.round]
         down = evaluation_payload(self.parts, standing.server, round)
-        for reply in self.player.ask("personal", self.clients, down, round, self._attempt):
+        everyone = (*self.clients, *self.unseen)
+        for reply in self.player.ask("personal", everyone, down, round, self._attempt):
             if reply.error is not None:
                 raise RunFailed(
                     f"client {reply.client} has no personal model: {reply.error.reason}"
@@ -143,11 +151,9 @@ class Loop:
             seconds=time.perf_counter() - begin,
             digest=server.digest(),
             states=combine_digests(states),
-            clients=measured.clients,
         )
         finished = round.last or self._is_over((*before.history, event))
-        if len(self.clients) > _FEW_CLIENTS and not finished:
-            event = replace(event, clients={})
+        event = self._add_details(event, measured, finished)
         position = replace(
             before.position,
             round=round.index,
@@ -159,6 +165,24 @@ class Loop:
         history = (*before.history, event)
         standing = Standing(server, position, history, before.best_weights)
         return self._close(self._note_best(standing), replies)
+
+    def _add_details(self, event: RoundEvent, measured: Measured, finished: bool) -> RoundEvent:
+        """Add what was measured by client to the event, and to the last one that by class."""
+        count = len(self.clients) + len(self.unseen)
+        if measured.clients and (finished or count <= FEW_CLIENTS):
+            event = replace(event, clients=measured.clients, unseen=self._tested(measured))
+        if not finished or not (matrix := measured.confusion):
+            return event
+        names = self.plan.evaluation.class_names or range(len(matrix))
+        shares = zip(names, recall_by_class(matrix), strict=True)
+        recall = {str(name): share for name, share in shares if share is not None}
+        small = keeps_confusion(count, len(matrix))
+        by_client = measured.client_confusion if small else {}
+        return replace(event, confusion=matrix, recall=recall, client_confusion=by_client)
+
+    def _tested(self, measured: Measured) -> list[str]:
+        """List the clients that never train and were evaluated."""
+        return [info.name for info in self.unseen.values() if info.name in measured.clients]
 
     def _is_skipped(self, stage: Stage, invited: Invited, played: Played) -> bool:
         """Whether a round had too few valid replies; if the round is required, the run fails."""

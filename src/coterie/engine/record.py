@@ -11,6 +11,9 @@ from typing import Any
 from coterie.core.errors import CheckpointError
 from coterie.core.files import disk_errors
 
+Confusion = Sequence[Sequence[int]]
+_OF_SOME_ROUNDS = ("unseen", "confusion", "recall", "client_confusion")
+
 
 @dataclass(frozen=True)
 class RoundEvent:
@@ -32,10 +35,15 @@ class RoundEvent:
     states: str  # of the clients' states
     clients: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """What was measured on each client, by its name and by metric."""
+    unseen: Sequence[str] = ()  # those of `clients` that never train
+    confusion: Confusion = ()  # of the last round; rows: true class, columns: predicted
+    recall: Mapping[str, float] = field(default_factory=dict)  # by class, from `confusion`
+    client_confusion: Mapping[str, Confusion] = field(default_factory=dict)  # by name
 
     def line(self) -> str:
-        """Return the event as a JSON line."""
-        return json.dumps(asdict(self)) + "\n"
+        """Return the event as a JSON line, without what only some rounds have."""
+        values = asdict(self).items()
+        return json.dumps({k: v for k, v in values if v or k not in _OF_SOME_ROUNDS}) + "\n"
 
     @classmethod
     def parse(cls, line: str) -> "RoundEvent":
@@ -128,6 +136,11 @@ class MetricsFile:
             file.truncate(len(data))
             os.fsync(file.fileno())
         return len(data), hashlib.sha256(data).hexdigest()
+
+
+def recall_by_class(confusion: Confusion) -> list[float | None]:
+    """Compute which share of each class's samples is recognised; None for a class without any."""
+    return [row[own] / sum(row) if sum(row) else None for own, row in enumerate(confusion)]
 
 
 def reached(history: Sequence[RoundEvent], metric: str, target: float) -> RoundEvent | None:

@@ -12,20 +12,25 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from coterie.core import seeds
-from coterie.core.bundle import Bundle, ClientState, Tensors
+from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
 from coterie.core.errors import CheckpointError, Diverged
 from coterie.core.task import METHOD, ClientId, Failure, Reply, Task
 from coterie.data.batches import DataShard
 from coterie.data.datasets import open_cached
 from coterie.data.partition import Partition
 from coterie.engine.client_states import StateStore
+from coterie.engine.cohort import keeps_confusion
+from coterie.engine.evaluation import CONFUSION
 from coterie.engine.play import is_finite
 from coterie.engine.rundir import write_weights
 from coterie.engine.spec import Parts, Spec
 from coterie.kit.context import ClientContext, Shard
 from coterie.kit.networks import Frozen
+from coterie.nets.heads import Network
+from coterie.nets.norm import BATCH_NORMS
 
 _FEWEST = 2  # samples that a client needs to train: losses are defined on two or more
 _KEPT = "site:"  # prefix of groups of a saved state that the site loads back into networks
@@ -77,9 +82,9 @@ class Site:
         state, kept = _unpack(saved)
         ctx = self._context(task, shard, kept)
         if task.op != "update":
-            metrics = self._inspect(task, ctx, state)
+            metrics, up = self._inspect(task, ctx, state)
             seconds = time.perf_counter() - start
-            return Reply(task.client, examples=shard.tests, metrics=metrics, seconds=seconds)
+            return Reply(task.client, up, shard.tests, metrics, seconds=seconds)
         stage = self.parts.stage(task.program, task.round.stage)
         assert stage.client  # a stage in which clients are asked has one
         up, state = stage.client(ctx, task.down, state)  # 6
@@ -97,7 +102,7 @@ class Site:
 
     def _inspect(
         self, task: Task, ctx: ClientContext, state: ClientState | None
-    ) -> Mapping[str, float]:
+    ) -> tuple[Mapping[str, float], Payload]:
         """Do a task that trains nothing: evaluate a model, write it, or begin a program.
 
         The model is the client's own, where the method makes one, or the global one.
@@ -106,34 +111,46 @@ class Site:
         weights = None
         if program is None or program.own_models or "evaluated" not in task.down:
             weights = self.parts.method.personal(ctx, task.down, state)
-        net = ctx.frozen(task.down["evaluated"] if weights is None else weights)
+        weights = task.down["evaluated"] if weights is None else weights
+        net = ctx.frozen(weights)
+        if task.client in self.spec.unseen and ctx.nets.local_buffers and len(ctx.data) >= _FEWEST:
+            estimate_statistics(net.net, weights, ctx.data)
         if task.op == "personal":
             file = self.partition.file_name(task.client)
             # with the names that this client keeps: the file alone is its whole model
             write_weights(Path(self.spec.folder) / "personal" / file, net.net.state_dict())
-            return {}
+            return {}, Bundle()
         if program is None:
             return self._evaluate(task, ctx, net)
         store = self._program_store(task.program)
         store.forget(task.client)
         store.save(task.client, _BEFORE, task.attempt, program.begin(net, ctx.data))
-        return {}
+        return {}, Bundle()
 
-    def _evaluate(self, task: Task, ctx: ClientContext, net: Frozen) -> dict[str, float]:
+    def _evaluate(
+        self, task: Task, ctx: ClientContext, net: Frozen
+    ) -> tuple[dict[str, float], Payload]:
         """Run the evaluators that are due on a client's model."""
         everything = functools.cache(self._everything)  # evaluators share what they compute on it
+        alone = "evaluated" not in task.down and task.client not in self.spec.unseen
+        counts = task.round.last or keeps_confusion(len(self.partition.clients), self.spec.classes)
         metrics: dict[str, float] = {}
+        confusion: dict[str, Tensor] = {}
         for name, evaluator in self.parts.due_evaluators(task.round).items():
             if evaluator.where == "client" and len(self.partition.test[task.client]):
                 data: Shard = everything(task.client) if evaluator.pools else ctx.data
                 seed = seeds.derive(self.spec.seed, "evaluate", client=task.client)
-            elif evaluator.where == "server" and "evaluated" not in task.down:
+            elif evaluator.where == "server" and alone:
                 data, seed = everything(None), seeds.derive(self.spec.seed, "evaluate")
             else:  # no data of its own to test on; or the server tests its global model itself
                 continue
-            measured = evaluator(net, data.labelled() if evaluator.labels else data, seed)
+            data = data.labelled() if evaluator.labels else data
+            measured = evaluator(net, data, seed)
             metrics.update({f"{name}/{metric}": value for metric, value in measured.items()})
-        return metrics
+            matrix = evaluator.confusion(net, data) if counts and measured else None
+            if matrix is not None:
+                confusion[name] = matrix
+        return metrics, Bundle({CONFUSION: confusion} if confusion else {})
 
     def _context(self, task: Task, shard: DataShard, kept: Mapping[str, Tensors]) -> ClientContext:
         spool = f"{task.program}-{task.round.index:06d}-{task.attempt.number}"
@@ -167,13 +184,18 @@ class Site:
         return StateStore(Path(self.spec.folder) / "evaluation" / program)
 
     def _everything(self, client: ClientId | None) -> DataShard:
-        """Make a shard of all data of the simulation, for models that only clients have.
+        """Make a shard of all data of clients that train, for models that only clients have.
 
         With a client, the test data are its own, and all samples are shifted as its own are.
         """
-        train = np.sort(np.concatenate(list(self.partition.train.values())))
+        shares, unseen = self.partition, self.spec.unseen
+        own = [rows for other, rows in shares.train.items() if other not in unseen]
+        train = np.sort(np.concatenate(own))
         if client is None:
-            return self._make_shard(train, np.arange(len(self.dataset.y_test)))
+            test = np.arange(len(self.dataset.y_test))
+            for other in unseen:
+                test = np.setdiff1d(test, shares.test[other])
+            return self._make_shard(train, test)
         shift = self.partition.shifts.get(client)
         return self._make_shard(train, self.partition.test[client], shift=shift)
 
@@ -183,6 +205,30 @@ class Site:
         shard = self._make_shard(train, test, shift=shift, augment=self.parts.augment)
         program = self.parts.programs.get(task.program)
         return shard.labelled() if program is not None and program.labels else shard
+
+
+@torch.no_grad()
+def estimate_statistics(net: Network, given: Tensors, data: Shard) -> None:
+    """Take BatchNorm statistics that are not given from training data; weights stay.
+
+    A client that never trains has none of its own where they stay on clients.
+    """
+    own = [
+        module
+        for path, module in net.named_modules()
+        if isinstance(module, BATCH_NORMS) and module.running_mean is not None
+        if not f"{path}.".startswith(net.central) and f"{path}.running_mean" not in given
+    ]
+    momenta = [module.momentum for module in own]
+    for module in own:
+        module.reset_running_stats()
+        module.momentum = None  # plain means over the batches
+        module.train()
+    for batch in data.sweep() if own else ():
+        net(batch.x)
+    for module, momentum in zip(own, momenta, strict=True):
+        module.momentum = momentum
+        module.eval()
 
 
 def _program(task: Task) -> str:

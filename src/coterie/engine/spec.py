@@ -44,6 +44,7 @@ class Spec:
     rounds: int = 1  # of training: the stages of the method follow from it
     device: str = "cpu"
     last: tuple[str, ...] = ()  # evaluators that wait for the last round
+    unseen: tuple[ClientId, ...] = ()  # clients that never train and are only tested
     objects: Mapping[str, Any] = field(default_factory=dict)
     """Parts that only this process has, by table (an evaluator: `evaluate.KEY`)."""
 
@@ -62,7 +63,7 @@ class Spec:
         for name in ("method", "objective"):
             build[name] = Component(**values[name])
         build["evaluators"] = {n: Component(**c) for n, c in values["evaluators"].items()}
-        build |= {name: tuple(values[name]) for name in ("shape", "last")}
+        build |= {name: tuple(values[name]) for name in ("shape", "last", "unseen")}
         return cls(**{**values, **build})
 
 

@@ -1,22 +1,34 @@
-"""Top-1 accuracy and mean cross-entropy of the classifier on test data.
+"""Top-1 accuracy, mean cross-entropy and balanced accuracy of the classifier on test data.
+
+The balanced accuracy is the mean recall over the classes that have test samples. With two classes
+there is the area under the ROC curve too, where both have test samples.
 
 On the server: the global model on the global test set. On clients (`where = "client"`): every
 client's personal model, where it has one, on its own part of the test set, which was dealt by the
 clients' shares of each class's training samples. Reported over clients, each counting once: the
-mean, the standard deviation, and the mean of the worst tenth (at least one client).
+mean, the standard deviation, and the mean of the worst tenth (at least one client); of the other
+metrics the mean over the clients that have them.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
+from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.evaluate.shared.classification import (
+    balance,
+    count_confusion,
+    measure_auroc_of,
+    predict,
+)
 from coterie.evaluate.shared.clients import Scores, summarise_clients
 from coterie.kit import Evaluator, Frozen, Shard
 from coterie.kit.evaluator import Where
 
 NAME = "accuracy"
+_TWO = 2  # classes of an ROC curve
 
 
 @final
@@ -33,19 +45,32 @@ class Accuracy(Evaluator):
     @property
     def loss(self) -> str:
         """The name of the second metric."""
-        return "loss" if self.key == NAME else f"{self.key}_loss"
+        return self._name("loss")
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
-        """Measure `accuracy` and `loss`."""
+        """Measure `accuracy`, `loss` and `balanced_accuracy`; with two classes also `auroc`."""
         right, loss, count = 0, 0.0, 0
-        for batch in data.sweep(test=True):
-            logits = net(batch).logits
-            assert logits is not None  # `needs` is checked before a run
-            right += int((logits.argmax(dim=1) == batch.y).sum())
-            loss += float(F.cross_entropy(logits, batch.y, reduction="sum"))
-            count += len(batch)
-        return {self.key: right / count, self.loss: loss / count} if count else {}
+        predictions = predict(net, data)
+        for logits, y in predictions:
+            right += int((logits.argmax(dim=1) == y).sum())
+            loss += float(F.cross_entropy(logits, y, reduction="sum"))
+            count += len(y)
+        if not count:
+            return {}
+        metrics = {self.key: right / count, self.loss: loss / count}
+        metrics[self._name("balanced_accuracy")] = balance(self.confusion(net, data))
+        if data.classes == _TWO and (area := measure_auroc_of(predictions)) is not None:
+            metrics[self._name("auroc")] = area
+        return metrics
+
+    def confusion(self, net: Frozen, data: Shard) -> Tensor:
+        """Count the test samples by true class (rows) and predicted class (columns)."""
+        return count_confusion(predict(net, data), data.classes)
 
     def summarise(self, scores: Scores) -> Mapping[str, float]:
-        """Report mean, spread and worst decile of the accuracy, and the mean loss."""
-        return summarise_clients(scores, self.key, {f"client_{self.loss}_mean": self.loss})
+        """Report mean, spread and worst decile of the accuracy, and the mean of other metrics."""
+        others = [self._name(name) for name in ("loss", "balanced_accuracy", "auroc")]
+        return summarise_clients(scores, self.key, {f"client_{name}_mean": name for name in others})
+
+    def _name(self, metric: str) -> str:
+        return metric if self.key == NAME else f"{self.key}_{metric}"

@@ -159,7 +159,7 @@ def _check_data(experiment: Experiment, folder: Path) -> None:
 
 def _last_round(experiment: Experiment, folder: Path) -> Round:
     """Find the last round that was played; a run may have stopped before the planned end."""
-    parts, clients = experiment.parts, len(experiment.partition.clients)
+    parts, clients = experiment.parts, len(experiment.trained.clients)
     planned = plan_rounds(parts.stages(METHOD), clients, experiment.spec.seed)
     history = MetricsFile(folder / "metrics.jsonl").read()
     return planned[history[-1].round if history else -1][1]

@@ -11,7 +11,7 @@ from coterie.core.files import replace_durably
 
 MODEL_FILE = "model.json"
 FORMAT = 1
-_LISTS = ("shape", "mean", "std", "columns", "classes", "clients", "kept")
+_LISTS = ("shape", "mean", "std", "columns", "classes", "clients", "unseen", "kept")
 _CHOICES = {"method": "name", "objective": "name", "net": "backbone"}
 
 
@@ -62,6 +62,7 @@ class ModelFile:
     input: InputDescription
     classes: tuple[int | str, ...]
     clients: tuple[str, ...]
+    unseen: tuple[str, ...] = ()  # those of `clients` that never trained
     kept: tuple[str, ...] = ()  # names of the network that never leave a client
     weights: SavedWeights = field(default_factory=SavedWeights)
     own_nets: bool = True  # whether the method builds networks itself, not the objective alone

@@ -53,6 +53,7 @@ def describe_model(experiment: Experiment, weights: Tensors | None = None) -> Mo
         ),
         classes=tuple(dataset.class_names),
         clients=tuple(experiment.partition.names),
+        unseen=experiment.unseen,
         kept=tuple(name for name in nets["model"].state_dict() if name not in sent),
         own_nets=type(parts.method).nets is not Method.nets,
     )

@@ -62,9 +62,24 @@ class Experiment:
             "class_names": list(dataset.class_names),
             "clients": [
                 {"name": c.name, "train": c.examples, "test": c.tests, "classes": row.tolist()}
+                | ({"unseen": True} if c.id in self.spec.unseen else {})
                 for c, row in zip(list_clients(shares), table, strict=True)
             ],
         }
+
+    @property
+    def trained(self) -> Partition:
+        """The shares of the clients that train: all but those of `cohort.unseen`."""
+        shares, unseen = self.partition, self.spec.unseen
+        if not unseen:
+            return shares
+        return shares.restrict({c: rows for c, rows in shares.train.items() if c not in unseen})
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """The names of the clients that never train and are only tested."""
+        named = zip(self.partition.clients, self.partition.names, strict=True)
+        return tuple(name for client, name in named if client in self.spec.unseen)
 
 
 def prepare(config: Config, folder: Path, given: Divided | None = None) -> Experiment:
@@ -101,6 +116,7 @@ def prepare(config: Config, folder: Path, given: Divided | None = None) -> Exper
         rounds=config.run.rounds,
         device=device,
         last=config.evaluate.last,
+        unseen=settled.unseen,
         objects={k: part for k, part in config.objects.items() if k not in ("partition", "data")},
     )
     parts = Parts(spec)
@@ -123,7 +139,9 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
     order = seeds.generator(0, "test-order").permutation(len(dataset.y_test))
     if dataset.groups is not None and (dataset.groups.test == NOBODY).any():
         order = order[dataset.groups.test[order] == NOBODY]  # the others are held out by clients
-    train = np.sort(np.concatenate(list(experiment.partition.train.values())))
+    for client in spec.unseen:  # tested by themselves, so that no choice depends on them
+        order = order[~np.isin(order, experiment.partition.test[client])]
+    train = np.sort(np.concatenate(list(experiment.trained.train.values())))
     lanes = experiment.parts.nets(METHOD).in_lanes
     everything = DataShard(dataset, train, order, device=spec.device, in_lanes=lanes)
     holdout = None
@@ -134,7 +152,7 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
     environment = exact.environment(spec.device)  # that a resumed run needs for the same bits
     if spec.net.kernel == "native":
         environment["kernels"] = loaded().variant
-    evaluation = Evaluation(config.evaluate, everything, holdout)
+    evaluation = Evaluation(config.evaluate, everything, holdout, dataset.class_names)
     described = dataset.describe()
     return Plan(config.cohort, config.checkpoint, evaluation, folder, environment, described)
 
@@ -220,7 +238,7 @@ def _check_evaluators(experiment: Experiment) -> None:
 
 
 def _check_cohort(experiment: Experiment) -> None:
-    cohort, clients = experiment.config.cohort, len(experiment.partition.clients)
+    cohort, clients = experiment.config.cohort, len(experiment.trained.clients)
     for stage in experiment.parts.stages(METHOD):
         invited = count_invited(clients, stage, cohort.fraction)
         if stage.cohort == "sample" and cohort.min_clients > invited:

@@ -13,7 +13,7 @@ from coterie.core.formatting import list_first
 from coterie.data import labels
 from coterie.data.samples import read_labels
 from coterie.engine.best import find_best
-from coterie.engine.record import RoundEvent
+from coterie.engine.record import Confusion, RoundEvent, recall_by_class
 from coterie.experiment.given import GIVEN
 from coterie.experiment.history import METRICS, History, read_history
 from coterie.experiment.model_file import MODEL_FILE, ModelFile, WeightsFile, read_model_file
@@ -81,6 +81,11 @@ class Result:
         return self._described.clients
 
     @property
+    def unseen(self) -> tuple[str, ...]:
+        """The names of those clients that were kept for evaluation (`cohort.unseen`)."""
+        return self._described.unseen
+
+    @property
     def history(self) -> History:
         """The finished rounds."""
         return read_history(self.folder, self._metric)
@@ -95,6 +100,24 @@ class Result:
     def per_client(self) -> Mapping[str, Mapping[str, float]]:
         """What the last evaluation measured on each client, by its name."""
         return next((event.clients for event in reversed(self.history) if event.clients), {})
+
+    @property
+    def confusion(self) -> np.ndarray:
+        """The test samples by true class (rows) and predicted class (columns), as `classes`."""
+        return _to_matrix(self._last_classified.confusion)
+
+    @property
+    def client_confusion(self) -> Mapping[str, np.ndarray]:
+        """The confusion matrix of each client's test samples, by its name."""
+        found = self._last_classified.client_confusion
+        return {name: _to_matrix(confusion) for name, confusion in found.items()}
+
+    @property
+    def recall(self) -> Mapping[int | str, float]:
+        """The share of each class's test samples that is recognised; only classes that have any."""
+        shares = recall_by_class(self._last_classified.confusion)
+        named = zip(self.classes, shares, strict=True)
+        return {name: share for name, share in named if share is not None}
 
     @property
     def best(self) -> RoundEvent:
@@ -215,6 +238,17 @@ class Result:
         return read_model_file(self.folder)
 
     @property
+    def _last_classified(self) -> RoundEvent:
+        """The last round, in which test samples were counted by class."""
+        history = self.history
+        if not history or not history[-1].confusion:
+            raise DataError(
+                f"{self.folder / METRICS} has no confusion matrix: a finished run with the "
+                "evaluator 'accuracy' or 'personal' has one"
+            )
+        return history[-1]
+
+    @property
     def _metric(self) -> str:
         """The metric that the run is judged by, as far as it is known."""
         if (self.folder / CONFIG).exists():
@@ -297,6 +331,10 @@ def _apply(net: Network, function: Callable[[Tensor], Tensor], x: Tensor) -> np.
     with torch.inference_mode():
         parts = [function(x[start : start + size]) for start in range(0, len(x), size)]
     return torch.cat(parts).numpy()
+
+
+def _to_matrix(confusion: Confusion) -> np.ndarray:
+    return np.array(confusion, np.int64)
 
 
 def _to_array(classes: tuple[int | str, ...]) -> np.ndarray:

@@ -12,10 +12,13 @@ import numpy as np
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
+from coterie.core.formatting import counted
+from coterie.core.task import ClientId
 from coterie.data.augment import choose_views, make_augment
 from coterie.data.datasets import Dataset
 from coterie.data.partition import Partition
 from coterie.data.partitions.by_group import ByGroup
+from coterie.engine.cohort import draw_unseen, list_clients
 from coterie.experiment.config import Config
 from coterie.experiment.schema import validate, write_fields
 from coterie.kit.objective import Objective
@@ -29,6 +32,7 @@ class Settled:
 
     config: Config
     shares: Partition
+    unseen: tuple[ClientId, ...] = ()  # clients that never train and are only tested
     notes: tuple[str, ...] = ()
 
 
@@ -56,7 +60,8 @@ def settle(config: Config, dataset: Dataset, shares: Partition) -> Settled:
     config, views = _settle_views(config, dataset)
     shares, unlabelled = _select_labelled(config, dataset, shares)
     config, left_out = _settle_evaluators(config, dataset, shares)
-    return Settled(config, shares, (*views, *unlabelled, *left_out))
+    unseen, kept = _choose_unseen(config, shares)
+    return Settled(config, shares, unseen, (*views, *unlabelled, *left_out, *kept))
 
 
 def list_unlabelled() -> tuple[str, ...]:
@@ -163,6 +168,39 @@ def _settle_evaluators(
 def _part(trains: bool) -> str:
     """Name the part of the data that has no labels, where the other has."""
     return "test" if trains else "training"
+
+
+def _choose_unseen(
+    config: Config, shares: Partition
+) -> tuple[tuple[ClientId, ...], tuple[str, ...]]:
+    """Draw the clients of `cohort.unseen`, or say why there cannot be so many."""
+    count, clients = config.cohort.unseen, list_clients(shares)
+    if not count:
+        return (), ()
+    key = f"cohort.unseen = {count}"
+    if config.method.pooled:
+        name = config.tables["method"]["name"]
+        raise ConfigError(
+            f"{key}: method.name = {name!r} merges all clients; leave one of them out"
+        )
+    if count >= len(clients):
+        raise ConfigError(
+            f"{key} leaves none of {counted(len(clients), 'client')} to train: use "
+            f"{len(clients) - 1} or fewer"
+        )
+    tested = sum(info.tests > 0 for info in clients)
+    if count > tested:
+        raise ConfigError(
+            f"{key}, but {tested} of {len(clients)} clients have test samples: lower it"
+        )
+    if not any(evaluator.where == "client" for evaluator in config.evaluators.values()):
+        raise ConfigError(
+            f"{key} needs an evaluator on clients: add 'personal' or, without a classifier, "
+            "'personal_knn' to evaluate.with"
+        )
+    unseen = draw_unseen(clients, count, config.run.seed)
+    names = ", ".join(info.name for info in clients if info.id in unseen)
+    return unseen, (f"{key}: never trained on, only tested: {names}",)
 
 
 def _key(entry: Any) -> str:

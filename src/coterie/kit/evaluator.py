@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Literal
 
+from torch import Tensor
+
 from coterie.core.task import ClientId
 from coterie.kit.context import Shard
 from coterie.kit.networks import Frozen
@@ -47,6 +49,13 @@ class Evaluator(ABC):
     @abstractmethod
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
         """The metrics of one model on one body of data; the seed is the same in every round."""
+
+    def confusion(self, net: Frozen, data: Shard) -> Tensor | None:
+        """The test samples by true class (rows) and predicted class (columns), if it counts them.
+
+        It is called after `__call__`, with the same network and data.
+        """
+        return None
 
     def summarise(self, scores: Mapping[ClientId, Mapping[str, float]]) -> Mapping[str, float]:
         """For evaluators on clients: the federation's metrics from every client's."""

@@ -180,6 +180,7 @@ def test_metrics_carry_the_key(toy_data: Path, tmp_path: Path) -> None:
     expected = {"top", "top_loss", "few", "few_bank", "quarter", "constant"}
     expected |= {f"client_{key}_{one}" for key in ("own", "mine") for one in over}
     expected |= {"client_own_loss_mean", "client_mine_bank"}
+    expected |= {"top_balanced_accuracy", "client_own_balanced_accuracy_mean"}
     assert {name for name in first if not name.startswith("train_")} == expected
     assert last - first == {"two", "two_labels"}
     assert result.metrics["quarter"] == 0.25 and result.metrics["constant"] == 3.5
