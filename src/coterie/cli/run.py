@@ -76,7 +76,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def closing(result: "Result") -> None:
     """Print the table at the end of a run."""
-    from coterie.report.summary import make_headline
+    from coterie.report.summary import make_headline, rank_clients
 
     history, settings = result.history, result.config["evaluate"]
     head = make_headline(history, settings["targets"], settings["metric"])
@@ -84,6 +84,10 @@ def closing(result: "Result") -> None:
     if head.final and head.best:
         rows.append((f"final {head.metric}", f"{head.final[0]:.4f}"))
         rows.append((f"best {head.metric}", f"{head.best[0]:.4f} (round {head.best[1] + 1})"))
+    name, clients = rank_clients(history, settings["metric"])
+    if len(clients) > 1:
+        rows.append((f"worst client's {name}", clients[0].describe()))
+        rows.append((f"best client's {name}", clients[-1].describe()))
     rows += budgets(history[-1].metrics if history else {})
     for target in head.targets:
         spent = f"{target.rounds} rounds, {format_bytes(target.bytes or 0)}"

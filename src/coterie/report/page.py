@@ -72,6 +72,8 @@ def _list_parts(run: Run, title: str) -> Iterator[str]:
     losses, traffic = curves.chart_losses(history), curves.chart_traffic(history, metric)
     charts = (accuracy, losses, traffic, curves.chart_participation(history))
     yield format_figures([chart for chart in charts if chart])
+    yield from tables.list_clients(history, metric)
+    yield from tables.list_classes(history)
     yield "<h2>Partition</h2>"
     held = chart_partition(split.clients, split.classes)
     yield format_figure(held) if held else format_note("There is no client.")

@@ -50,6 +50,38 @@ def make_headline(
     )
 
 
+@dataclass(frozen=True)
+class ClientScore:
+    """The value of one client in the last evaluation of clients."""
+
+    name: str
+    value: float
+    unseen: bool = False  # it never trained
+
+    def describe(self) -> str:
+        """Write value and name, and whether the client never trained."""
+        return f"{self.value:.4f} {self.name}{' (unseen)' if self.unseen else ''}"
+
+
+def rank_clients(
+    history: Sequence[RoundEvent], metric: str = "accuracy"
+) -> tuple[str, list[ClientScore]]:
+    """Rank the clients by a metric, worst first, and name the metric: the accuracy if they have it.
+
+    `metric` is that of the run, of which clients have their own (`client_knn_mean`: `knn`).
+    """
+    event = next((event for event in reversed(history) if event.clients), None)
+    if event is None:
+        return "", []
+    own = metric.removeprefix("client_").removesuffix("_mean")
+    for name in (own, "accuracy", "knn"):
+        values = {client: m[name] for client, m in event.clients.items() if name in m}
+        if values:
+            ranked = sorted(values.items(), key=lambda item: item[1])
+            return name, [ClientScore(c, v, c in event.unseen) for c, v in ranked]
+    return "", []
+
+
 def _target(history: Sequence[RoundEvent], metric: str, value: float) -> Target:
     hit = reached(history, metric, value)
     return Target(value, hit.round + 1, bytes_until(history, hit)) if hit else Target(value)

@@ -7,8 +7,10 @@ from typing import Any
 
 from coterie.core.formatting import list_first
 from coterie.engine.record import RoundEvent
+from coterie.report.summary import rank_clients
 
 _REASONS = 200  # rows of the table of losses
+_EXTREMES = 10  # clients listed at each end, where there are many
 
 
 def format_table(
@@ -48,6 +50,31 @@ def list_losses(history: Sequence[RoundEvent]) -> Iterator[str]:
         yield format_table(rows, ("what", "reason", "times", "rounds", "clients"), number=2)
     if (rest := len(groups) - _REASONS) > 0:
         yield f'<p class="note">{rest:,} reasons that were rarer are left out.</p>'
+
+
+def list_clients(history: Sequence[RoundEvent], metric: str) -> Iterator[str]:
+    """List how every client fares, worst first; of many clients the worst and the best."""
+    name, ranked = rank_clients(history, metric)
+    if not ranked:
+        return
+    yield "<h2>Clients</h2>"
+    left_out = len(ranked) - 2 * _EXTREMES
+    if left_out > 0:
+        yield f'<p class="note">{left_out:,} clients between these are left out.</p>'
+        ranked = [*ranked[:_EXTREMES], *ranked[-_EXTREMES:]]
+    rows = [(c.name, f"{c.value:.4f}", "never trained" if c.unseen else "") for c in ranked]
+    head = ("client", name, "") if any(c.unseen for c in ranked) else ("client", name)
+    yield format_table([row[: len(head)] for row in rows], head, number=1)
+
+
+def list_classes(history: Sequence[RoundEvent]) -> Iterator[str]:
+    """List which share of every class's test samples is recognised."""
+    last = history[-1]
+    if not last.recall:
+        return
+    yield "<h2>Classes</h2>"
+    rows = [(name, f"{share:.4f}") for name, share in last.recall.items()]
+    yield format_table(rows, ("class", "recall"), number=1)
 
 
 def list_settings(config: Mapping[str, Any]) -> Iterator[str]:
