@@ -51,7 +51,7 @@ class Evaluator(ABC):
         """The metrics of one model on one body of data; the seed is the same in every round."""
 
     def confusion(self, net: Frozen, data: Shard) -> Tensor | None:
-        """The test samples by true class (rows) and predicted class (columns), if it counts them.
+        """The test samples by true class (rows) and predicted class; None if it counts none.
 
         It is called after `__call__`, with the same network and data.
         """
