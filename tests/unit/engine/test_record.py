@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from coterie.core.errors import CheckpointError
-from coterie.engine.record import MetricsFile, RoundEvent, bytes_until, reached
+from coterie.engine.record import (
+    MetricsFile,
+    RoundEvent,
+    bytes_until,
+    reached,
+    recall_by_class,
+)
 
 
 def event(round: int, **changes: object) -> RoundEvent:
@@ -43,6 +49,8 @@ def metrics(tmp_path: Path) -> MetricsFile:
     [
         event(0),
         event(1, stage="a\u2028b\n\x85 é", cohort=[], lost={}, rejected={}, metrics={}),
+        event(1, clients={"a": {"accuracy": 0.5}}, unseen=["a"], client_confusion={"a": [[1]]}),
+        event(1, confusion=[[3, 1], [0, 0]], recall={"ill": 0.75}),
         event(2, metrics={"loss": float("inf"), "tiny": 5e-324, "third": 1 / 3}),
     ],
 )
@@ -53,6 +61,24 @@ def test_an_event_comes_back(one: RoundEvent, metrics: MetricsFile) -> None:
     assert RoundEvent.parse(one.line()) == one
     assert one.line().count("\n") == 1
     assert one.line().endswith("\n")
+
+
+def test_a_line_names_what_only_some_rounds_have_where_they_have_it() -> None:
+    assert (
+        not {"unseen", "confusion", "recall", "client_confusion"}
+        & json.loads(event(0).line()).keys()
+    )
+    assert json.loads(event(0, confusion=[[1]]).line())["confusion"] == [[1]]
+
+
+def test_a_line_of_an_older_version_is_read() -> None:
+    older = json.loads(event(3).line())
+    del older["clients"]
+    assert RoundEvent.parse(json.dumps(older)) == event(3)
+
+
+def test_recall_is_the_share_of_a_row_and_unknown_without_samples() -> None:
+    assert recall_by_class([[3, 1, 0], [0, 0, 0], [2, 0, 0]]) == [0.75, None, 0.0]
 
 
 def test_lines_are_json(metrics: MetricsFile) -> None:
