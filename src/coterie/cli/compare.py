@@ -17,9 +17,11 @@ from coterie.core.formatting import MEGABYTE, align_columns
 
 if TYPE_CHECKING:
     from coterie.experiment.config import Config
+    from coterie.experiment.tables import Tables
     from coterie.reproduce.runs import Ended, Trial
 
 _SHORT = 10
+_DIGITS = 12  # of a rate: 0.05 * 3 is 0.15, not 0.15000000000000002
 _FINAL = ("client_accuracy_mean", "client_accuracy_worst_decile")  # metrics of the last round
 _SECONDS = "seconds a round"
 _METHODS = typer.Argument(metavar="METHOD... [KEY=VALUE]...", help="Methods to compare.")
@@ -38,18 +40,24 @@ def compare(
 
     METHOD is a shipped configuration of the setting's data set (fedavg, fedavgm, ...), a method,
     or your own package.module:Class. Its method, objective and server tables are used, everything
-    else comes from --config.
+    else comes from --config. If its shipped rate is another multiple of that of fedavg, as
+    SCAFFOLD's is, so is its local.lr here; a local.lr that you give is used for all.
     """
-    from coterie.experiment.config import method_config
-    from coterie.experiment.tables import parse_overrides
+    from coterie.experiment.tables import method_tables, parse_overrides, request
 
     methods = [text for text in arguments if "=" not in text]
     if not methods:
         raise ConfigError("no method was named; e.g. coterie compare fedavg fedprox --seeds 3")
     overrides = parse_overrides(text for text in arguments if "=" in text)
+    for method in methods:
+        request(method_tables(method, config, overrides), overrides)
+
+    # from here on torch is imported, which takes seconds
+    from coterie.experiment.config import method_config
+
     trials = []
     for method, number in itertools.product(methods, range(seeds)):
-        chosen = method_config(method, config, overrides, number)
+        chosen = method_config(method, config, scale_rate(method, config, overrides), number)
         trials.append(make_trial(method, f"{method}-seed={chosen.run.seed}", chosen, out))
     tabulate(trials, out)
 
@@ -60,21 +68,38 @@ def sweep(
     debug: Debug = False,
 ) -> None:
     """Run a configuration over a grid of values, e.g. local.lr=0.01,0.1 run.seed=0,1."""
-    from coterie.experiment.config import load
-    from coterie.experiment.tables import parse_overrides
+    from coterie.experiment.tables import parse_overrides, request
 
     if not arguments or "=" in arguments[0]:
         raise ConfigError("name a configuration first; e.g. coterie sweep digits/fedavg local.lr=…")
     axes = [parse_axis(argument) for argument in arguments[1:]]
     if not axes:
         raise ConfigError("no key to sweep was given; e.g. local.lr=0.01,0.1")
+    grid = [(changes, parse_overrides(changes)) for changes in itertools.product(*axes)]
+    asked = [(changes, request(arguments[0], overrides)) for changes, overrides in grid]
+
+    # from here on torch is imported, which takes seconds
+    from coterie.experiment.config import resolve_request
+
     trials = []
-    for changes in itertools.product(*axes):
-        chosen = load(arguments[0], parse_overrides(changes))
+    for changes, point in asked:
+        chosen = resolve_request(point)
         shown = [change for change, axis in zip(changes, axes, strict=True) if len(axis) > 1]
         row = " ".join(change for change in shown if not change.startswith("run.seed=")) or "all"
         trials.append(make_trial(row, " ".join(shown) or "all", chosen, out))
     tabulate(trials, out)
+
+
+def scale_rate(method: str, setting: str, overrides: "Tables") -> "Tables":
+    """Multiply the setting's rate for a method whose shipped configuration does so, too."""
+    from coterie.core.settings import Local
+    from coterie.experiment.tables import shipped_rate, tables_of
+
+    factor, local = shipped_rate(method, setting, overrides), overrides.get("local", {})
+    if factor == 1.0 or "lr" in local:
+        return overrides
+    rate = tables_of(setting).get("local", {}).get("lr", Local.lr) * factor
+    return {**overrides, "local": {**local, "lr": round(rate, _DIGITS)}}
 
 
 def parse_axis(argument: str) -> list[str]:

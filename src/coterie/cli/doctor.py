@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from coterie.cli.options import Debug
+from coterie.cli.terminal import echo_table
 from coterie.core.errors import CoterieError, RunFailed
 from coterie.core.formatting import format_bytes
 
@@ -41,8 +42,7 @@ def doctor(debug: Debug = False) -> None:
         "cache": f"{cache}, {_room(cache)}",
         "runs": f"{Path('runs').absolute()}, {_room(Path('runs').absolute())}",
     }
-    for name, value in lines.items():
-        typer.echo(f"{name:<10} {value}")
+    echo_table([(f"{name:<9}", value) for name, value in lines.items()])
     typer.echo(f"executors  serial = processes, {_check_agreement():.1f} s")
 
 

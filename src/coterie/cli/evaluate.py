@@ -29,12 +29,14 @@ def evaluate(
 ) -> None:
     """Measure the models of a finished run, e.g. evaluate.with=probe; needs the run's data."""
     from coterie.experiment.model_file import read_model_file
-    from coterie.experiment.tables import parse_overrides
+    from coterie.experiment.tables import parse_overrides, request
 
     tables = parse_overrides(changes or [])
     if out is not None and out.suffix != ".json":
         raise ConfigError(f"--out {out} must end in .json")
     read_model_file(run)
+    if (config := run / "config.toml").is_file():
+        request(config, tables)
 
     # from here on torch is imported, which takes seconds
     from coterie.experiment.evaluate import evaluate as measure

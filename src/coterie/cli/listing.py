@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from coterie.cli.options import Debug
+from coterie.cli.terminal import echo_table
 from coterie.core import registry
 from coterie.core.errors import ConfigError
-from coterie.core.formatting import align_columns
 from coterie.evaluate import ALIASES
 
 _PACKAGE = Path(__file__).parent.parent
@@ -52,7 +52,9 @@ def show(kind: Annotated[str | None, _KIND] = None, debug: Debug = False) -> Non
         raise ConfigError(f"there is nothing called {kind!r} to list{hint}")
     for category in [kind] if kind else _KINDS:
         if sys.stdout.isatty():
-            typer.echo(f"{category}\n{align_columns(list(entries(category).items()))}\n")
+            typer.echo(category)
+            echo_table(list(entries(category).items()))
+            typer.echo()
         else:
             typer.echo("\n".join(entries(category)))
 

@@ -8,6 +8,7 @@ every command takes, before its name or behind it.
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -28,28 +29,34 @@ from coterie.cli import (
     run,
 )
 from coterie.cli.options import Debug
+from coterie.cli.terminal import echo
 from coterie.core.errors import CoterieError
 
 app = typer.Typer(
     name="coterie",
     help="Federated contrastive learning on skewed, often unlabelled data.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain text: paragraphs wrap at words, and a flag names no type
 )
-app.command("run")(run.run)
-app.command("predict")(predict.predict)
-app.command("embed")(predict.embed)
-app.command("evaluate")(evaluate.evaluate)
-app.command("export")(export.export)
-app.command("clean")(clean.clean)
-app.command("compare")(compare.compare)
-app.command("sweep")(compare.sweep)
-app.command("reproduce")(reproduce.reproduce)
-app.command("partition")(partition.partition)
-app.command("download")(download.download)
-app.command("list")(listing.show)
-app.command("doctor")(doctor.doctor)
+_COMMANDS: dict[str, tuple[Callable[..., None], str]] = {  # with the line in the list of them
+    "run": (run.run, "Train a method."),
+    "predict": (predict.predict, "Predict the class of every sample."),
+    "embed": (predict.embed, "Compute the representation of every sample."),
+    "evaluate": (evaluate.evaluate, "Measure a finished run again."),
+    "export": (export.export, "Write a trained network to a file."),
+    "clean": (clean.clean, "Remove what only resuming needs from a finished run."),
+    "compare": (compare.compare, "Run several methods in one setting, in one table."),
+    "sweep": (compare.sweep, "Run one method over a grid of values."),
+    "reproduce": (reproduce.reproduce, "Run the table of a paper again."),
+    "partition": (partition.partition, "Show who would hold what, without training."),
+    "download": (download.download, "Download a data set from its official URL."),
+    "list": (listing.show, "List what a configuration may name."),
+    "doctor": (doctor.doctor, "Describe this machine, and check that all works."),
+}
+for _name, (_command, _line) in _COMMANDS.items():
+    app.command(_name, short_help=_line)(_command)
 
 _BROKEN_PIPE, _INTERRUPTED = 141, 130
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -58,7 +65,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 @app.callback(invoke_without_command=True)
 def _options(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
     debug: Debug = False,
 ) -> None:
     if debug:  # the default of the command behind it
@@ -107,5 +114,5 @@ def _explain(error: Exception) -> int:
 
 
 def _say(text: str, code: int) -> int:
-    typer.echo(f"coterie: {' '.join(text.split())}", err=True)
+    echo(f"coterie: {' '.join(text.split())}", err=True)
     return code

@@ -33,12 +33,16 @@ def partition(
     arguments: Changes = None, out: Annotated[Path | None, _OUT] = None, debug: Debug = False
 ) -> None:
     """Show the samples of each client, and how much the clients differ, without training."""
-    from coterie.experiment.config import load
-    from coterie.experiment.prepare import prepare
-    from coterie.experiment.tables import parse_overrides
+    from coterie.experiment.tables import parse_overrides, request
 
     source, overrides = split_arguments(arguments or [])
-    experiment = prepare(load(source, parse_overrides(overrides)), Path("runs"))
+    asked = request(source, parse_overrides(overrides))
+
+    # from here on torch is imported, which takes seconds
+    from coterie.experiment.config import resolve_request
+    from coterie.experiment.prepare import prepare
+
+    experiment = prepare(resolve_request(asked), Path("runs"))
     summary = experiment.summary()
     if out is not None:  # first, since a reader such as `head` may stop early
         replace_durably(out, page(experiment, summary).encode(), remedy="")

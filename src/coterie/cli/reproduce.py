@@ -9,15 +9,20 @@ import typer
 from rich.console import Console
 
 from coterie.cli.options import Debug
+from coterie.cli.terminal import echo_table
 from coterie.core.errors import ConfigError
-from coterie.core.formatting import align_columns
 
 if TYPE_CHECKING:
     from coterie.engine.record import Recorder
+    from coterie.reproduce.plan import Study
     from coterie.reproduce.runs import Trial
 
+_NUMBERS = {1: "one", 2: "two", 3: "three"}
 _RECIPE = typer.Argument(help="A name of `coterie list recipes`, or a .toml file.")
-_SCALE = typer.Option(help="How much of it is run: paper, laptop or smoke.")
+_ROOT = typer.Argument(metavar="[data.root=DIR]", help="The folder of the data.")
+_SCALE = typer.Option(
+    help="How much of it is run: paper, laptop, or smoke (digits, two rounds: checks the wiring)."
+)
 _OUT = typer.Option(help="Where runs and outcomes are kept; nothing there is run again.")
 _SEEDS = typer.Option(min=1, help="Runs per row, instead of the recipe's numbers.")
 _COLUMNS = typer.Option(help="Run these columns alone, e.g. 'one,another'.")
@@ -28,6 +33,7 @@ _DRY_RUN = typer.Option("--dry-run", help="Say what would be run and how long it
 
 def reproduce(
     recipe: Annotated[str | None, _RECIPE] = None,
+    changes: Annotated[list[str] | None, _ROOT] = None,
     scale: Annotated[str, _SCALE] = "laptop",
     out: Annotated[Path, _OUT] = Path("runs/reproduce"),
     seeds: Annotated[int | None, _SEEDS] = None,
@@ -46,17 +52,23 @@ def reproduce(
 
         lines = entries("recipes").items()
         about = [(n, line.removeprefix(f"coterie reproduce {n}").strip()) for n, line in lines]
-        typer.echo(align_columns(about))
+        echo_table(about)
         return
 
+    from coterie.core.registry import check_known
     from coterie.reproduce import recipe as recipes
+
+    root, chosen = read_root(changes or []), recipes.load(recipe)
+    check_known(f"{chosen.source}: scale", scale, chosen.scales)
+
+    # from here on torch is imported, which takes seconds
     from coterie.reproduce.page import write_outcome
     from coterie.reproduce.plan import make_study, select
     from coterie.reproduce.runs import raise_failures, run_study
     from coterie.reproduce.tables import to_text
     from coterie.reproduce.verdicts import conclude
 
-    study = make_study(recipes.load(recipe), scale, seeds=seeds)
+    study = make_study(chosen, scale, seeds=seeds, root=root)
     study = select(study, rows or (), columns or (), out)
     if study.recipe.measure == "cost":
         from coterie.reproduce.cost import count_study
@@ -73,6 +85,8 @@ def reproduce(
         for line in describe(study, out):
             typer.echo(line)
         return
+    if scale == "smoke":
+        typer.echo(describe_smoke(study))
     for line in study.left_out:
         typer.echo(line)
     if not study.cells:
@@ -89,12 +103,32 @@ def reproduce(
     raise_failures(failures, scores.finished + len(failures))
 
 
+def describe_smoke(study: "Study") -> str:
+    """Describe what the smallest scale runs: `digits, two rounds: checks the wiring`."""
+    configs = [study.config(cell, cell.points[0], 0) for cell in study.cells]
+    data = ", ".join(sorted({config.data.name for config in configs}))
+    rounds = max((config.run.rounds for config in configs), default=0)
+    number = _NUMBERS.get(rounds, str(rounds))
+    return f"{data}, {number} round{'' if rounds == 1 else 's'}: checks the wiring"
+
+
+def read_root(changes: Sequence[str]) -> str:
+    """Read `data.root=DIR`, the only key that a recipe leaves to its user."""
+    from coterie.experiment.tables import parse_overrides
+
+    tables = parse_overrides(changes)
+    keys = [f"{table}.{key}" for table, values in tables.items() for key in values]
+    if other := next((key for key in keys if key != "data.root"), None):
+        raise ConfigError(f"reproduce takes data.root=DIR alone, and {other} is set by the recipe")
+    return str(tables.get("data", {}).get("root", ""))
+
+
 @contextmanager
 def show_progress(trial: "Trial") -> Iterator[Sequence["Recorder"]]:
     """Show a run's progress live on a terminal, nothing elsewhere."""
     from coterie.report.progress import Display
 
-    console = Console(soft_wrap=True)
+    console = Console()
     if not console.is_terminal:
         yield ()
         return

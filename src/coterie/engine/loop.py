@@ -44,6 +44,7 @@ class Plan:
     folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     data: str = ""  # a description, for the user
+    baseline: str = ""  # the metric before training, in words
 
     def checkpoints(self) -> CheckpointStore:
         """Open the store of finished rounds."""
@@ -91,6 +92,7 @@ class Loop:
             len(self.rounds),
             self.plan.evaluation.settings.metric,
             self.plan.data,
+            self.plan.baseline,
         )
         self.recorders.emit(start)
         try:

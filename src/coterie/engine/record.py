@@ -61,6 +61,7 @@ class StartEvent:
     total: int
     metric: str = "accuracy"  # that the run is judged by
     data: str = ""  # what they were taken for
+    baseline: str = ""  # the metric before training, in words; "" if unknown, or resumed
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from coterie.data.skew import Skewed
 from coterie.experiment import own
 from coterie.experiment.evaluators import make_evaluators
 from coterie.experiment.given import GIVEN
+from coterie.experiment.part_keys import DEFAULT_CHOICE
 from coterie.experiment.schema import to_lists, validate, write_fields
 from coterie.experiment.tables import (
     SPELLING,
@@ -28,9 +29,8 @@ from coterie.experiment.tables import (
     Source,
     Tables,
     make_plain,
+    method_tables,
     request,
-    shipped,
-    tables_of,
 )
 from coterie.kit.evaluator import Evaluator
 from coterie.kit.method import FederatedEvaluator, Method
@@ -38,12 +38,10 @@ from coterie.kit.objective import Objective
 from coterie.native.library import kernel_in_use
 from coterie.nets.weights import pin
 
-_DEFAULT_CHOICE = {"partition": "dirichlet", "objective": "supervised", "method": "fedavg"}
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # keys that TOML takes without quotes
 _WITHOUT_CLASSIFIER = ("knn", "geometry")  # the evaluators of objectives without labels
 _LOWER = ("loss", "uniformity")  # parts of the names of such metrics
 _UNHASHED = ("executor", "checkpoint", "record")
-_OF_METHOD = ("method", "objective", "server")
 _BASES: dict[str, type[Any]] = {"method": Method, "objective": Objective, "partition": object}
 
 
@@ -117,15 +115,7 @@ def method_config(method: str, setting: str, overrides: Tables, number: int) -> 
 
     The method is a shipped configuration of the setting's data set, or the name of a method.
     """
-    base = tables_of(setting)
-    data = {**base.get("data", {}), **overrides.get("data", {})}
-    named = f"{data.get('name', settings.DataSettings.name)}/{method}"
-    if named in shipped():
-        chosen = tables_of(named)
-    else:
-        chosen = {"method": {"name": method}, "objective": base.get("objective", {})}
-    tables = {name: table for name, table in base.items() if name not in _OF_METHOD}
-    tables |= {name: chosen[name] for name in _OF_METHOD if name in chosen}
+    tables = method_tables(method, setting, overrides)
     seed = resolve(tables, overrides).run.seed + number
     return resolve(tables, {**overrides, "run": {**overrides.get("run", {}), "seed": seed}}, method)
 
@@ -141,7 +131,7 @@ def resolve_request(asked: Request) -> Config:
     built: dict[str, Any] = {}
     resolved: Tables = {}
     for table in TABLES:
-        if table in _DEFAULT_CHOICE:
+        if table in DEFAULT_CHOICE:
             built[table], resolved[table] = _choose(table, asked, objects)
         else:
             built[table] = make_plain(table, asked.merge(table))
@@ -219,7 +209,7 @@ def _choose(table: str, asked: Request, objects: dict[str, Any]) -> tuple[Any, d
     that class and are left out; a partition keeps those that the new class has too (`clients`).
     """
     key, base, over = own.MAIN[table], asked.base(table), asked.changes.tables.get(table, {})
-    choice = over.get(key, base.get(key, _DEFAULT_CHOICE[table]))
+    choice = over.get(key, base.get(key, DEFAULT_CHOICE[table]))
     what = f"{table}.{key} = {choice!r}"
     if not isinstance(choice, str):
         raise ConfigError(f"{what} must be a name")

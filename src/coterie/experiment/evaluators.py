@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coterie.kit.method import FederatedEvaluator
 
 _DEFAULTS = {"with": EvaluateSettings.evaluators, "last": EvaluateSettings.last}
-_SPELLING = {"key": "as"}
+SPELLING = {"key": "as"}
 _KEY = re.compile(r"(?!method$)[A-Za-z][A-Za-z0-9_.-]*")  # `method` is the program of other tasks
 
 
@@ -150,7 +150,7 @@ def _make(entry: Entry) -> Any:
         )
     values = {**_without_name(alias), **entry.given}
     try:
-        return validate(f"{entry.origin}: {entry.name}", entry.name, kind, values, _SPELLING)
+        return validate(f"{entry.origin}: {entry.name}", entry.name, kind, values, SPELLING)
     except TypeError as error:  # abstract
         raise ConfigError(f"{what} cannot be made: {error}") from error
 
@@ -165,9 +165,9 @@ def _shorten(entry: Entry, evaluator: Any) -> Any:
 
 def _write_changed(evaluator: Any, alias: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Write the fields that differ from the defaults, or from those of an alias, by key."""
-    defaults = {_SPELLING.get(f.name, f.name): _default(f) for f in fields(evaluator)}
+    defaults = {SPELLING.get(f.name, f.name): _default(f) for f in fields(evaluator)}
     defaults.update(alias or {})
-    written = write_fields(evaluator, _SPELLING)
+    written = write_fields(evaluator, SPELLING)
     return {key: value for key, value in written.items() if value != to_lists(defaults[key])}
 
 

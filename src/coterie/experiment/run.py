@@ -17,6 +17,7 @@ from coterie.engine.loop import Loop, Plan, Standing
 from coterie.engine.play import Player
 from coterie.engine.record import Recorder, Recorders
 from coterie.engine.tensorboard import TensorBoard
+from coterie.experiment.baseline import keep_baseline
 from coterie.experiment.config import Config, load
 from coterie.experiment.given import Divided
 from coterie.experiment.outputs import REPORT, describe_model, is_complete, write_outputs
@@ -29,7 +30,7 @@ from coterie.experiment.prepare import (
 from coterie.experiment.result import CONFIG, Caller, Result, say_how_to_resume
 from coterie.experiment.tables import read
 from coterie.kit.method import Method
-from coterie.report.progress import show_progress
+from coterie.report.progress import announce, show_progress
 from coterie.types import PathLike
 
 PARTITION = "partition.json"
@@ -89,6 +90,7 @@ def execute(
     sites = f"{len(given[1].clients)}-sites" if given is not None else ""
     folder = folder or default_folder(config, sites)
     with exact.exact_arithmetic():
+        announce(recorders, "loading data")
         experiment = prepare(config, folder, given)
         if folder.is_dir() and not rundir.is_used(folder) and rundir.has_foreign_files(folder):
             raise ConfigError(f"{folder} is not empty and holds no run; choose another {word.out}")
@@ -160,7 +162,13 @@ def _drive(
     standing = _load_standing(plan, allow_inexact, recorders)
     if standing and standing.position.finished and is_complete(experiment, folder, standing):
         return
+    if experiment.config.executor.kind == "processes":
+        announce(listeners, "starting workers")
     with closing(make_executor(experiment)) as executor:
+        if standing is None:
+            announce(listeners, "measuring base lines")
+            baseline = keep_baseline(experiment, folder)
+            plan = replace(plan, baseline=baseline.describe() if baseline else "")
         player = Player(experiment.parts, executor, recorders, experiment.config.server)
         loop = Loop(plan, player, rundir.next_attempt(folder))
         standing = loop.run(standing or loop.start())

@@ -6,7 +6,7 @@ A field may have another name than its key: `with` and `as` are reserved words o
 import functools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from types import MappingProxyType
 from typing import Any
@@ -36,10 +36,7 @@ def validate(
     """
     known = {spelling.get(f.name, f.name): f.name for f in fields(kind)}
     for key, value in given.items():
-        if key not in known:
-            hint = registry.nearest(key, [*known, *main])
-            takes = f"; {owner} takes: {', '.join(known) or 'no key'}"
-            raise ConfigError(f"{table} has no key {key!r}{hint}{takes}".replace("?;", "?"))
+        check_keys(table, owner, known, [key], main)
         if not _is_finite(value):
             raise ConfigError(f"{table}.{key} = {value} is not a finite number")
     try:
@@ -52,6 +49,22 @@ def validate(
         message = first["msg"].removeprefix("Value error, ")
         where = f"{table}.{key} = {given.get(key)!r}" if key else table
         raise ConfigError(f"{where}: {message[0].lower()}{message[1:]}") from error
+
+
+def check_keys(
+    table: str,
+    owner: str,
+    known: Iterable[str],
+    given: Iterable[str],
+    main: tuple[str, ...] = (),
+) -> None:
+    """Refuse a key that is not known, with the nearest one that is."""
+    known = tuple(known)
+    for key in given:
+        if key not in known:
+            hint = registry.nearest(key, [*known, *main])
+            takes = f"; {owner} takes: {', '.join(known) or 'no key'}"
+            raise ConfigError(f"{table} has no key {key!r}{hint}{takes}".replace("?;", "?"))
 
 
 def write_fields(part: Any, spelling: Spelling = AS_FIELDS) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Reading configurations: TOML files, `key=value` arguments, and arguments from Python.
 
-No torch here, so that a wrong table, key or value of a plain table is reported at once.
+No torch here, so that a wrong table or key, or a wrong value of a plain table, is reported at once.
 """
 
+import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -11,8 +12,10 @@ from typing import Any
 
 from coterie.core import registry, settings
 from coterie.core.errors import ConfigError
+from coterie.core.formatting import list_first
 from coterie.experiment import own
 from coterie.experiment.evaluators import read_entries
+from coterie.experiment.part_keys import DEFAULT_CHOICE, check_entry, check_part
 from coterie.experiment.schema import validate, write_fields
 
 Tables = dict[str, dict[str, Any]]
@@ -37,6 +40,8 @@ PLAIN: dict[str, Any] = {
     "record": settings.RecordSettings,
 }
 SPELLING = {"evaluators": "with"}
+_OF_METHOD = ("method", "objective", "server")  # tables that a comparison takes from a method
+_REFERENCE = "fedavg"
 _SHORT = {"rounds": "run", "seed": "run", "device": "run"}
 
 
@@ -169,6 +174,11 @@ def request(source: Source, changes: Mapping[str, Any], saved: Path | None = Non
         asked = Request(read(path), arranged, name)
     for table in PLAIN:
         make_plain(table, asked.merge(table))
+    for table in DEFAULT_CHOICE:
+        if table not in arranged.objects:
+            check_part(table, asked.base(table), asked.changes.tables.get(table, {}))
+    for entry in read_entries(asked.merge("evaluate"))[0]:
+        check_entry(entry)
     return asked
 
 
@@ -188,6 +198,44 @@ def shipped() -> tuple[str, ...]:
 def tables_of(source: str) -> Tables:
     """Read the tables of a configuration by path or shipped name."""
     return read(_locate(source))
+
+
+def method_tables(method: str, setting: str, overrides: Tables) -> Tables:
+    """Put the tables of a method into a setting, whose overrides may name another data set.
+
+    The method is a shipped configuration of the setting's data set, or the name of a method.
+    """
+    base = tables_of(setting)
+    named = f"{_data_name(base, overrides)}/{method}"
+    if named in shipped():
+        chosen = tables_of(named)
+    else:
+        chosen = {"method": {"name": method}, "objective": base.get("objective", {})}
+    tables = {name: table for name, table in base.items() if name not in _OF_METHOD}
+    return tables | {name: chosen[name] for name in _OF_METHOD if name in chosen}
+
+
+def shipped_rate(method: str, setting: str, overrides: Tables) -> float:
+    """How many times the rate of `fedavg` a method's shipped configuration has; 1 if unknown.
+
+    Only configurations of the same objective are compared: others are tuned for other losses.
+    """
+    data = _data_name(tables_of(setting), overrides)
+    names = (f"{data}/{method}", f"{data}/{_REFERENCE}")
+    if not set(names) <= set(shipped()):
+        return 1.0
+    own_tables, reference = map(tables_of, names)
+    if own_tables.get("objective") != reference.get("objective"):
+        return 1.0
+    rates = [
+        tables.get("local", {}).get("lr", settings.Local.lr) for tables in (own_tables, reference)
+    ]
+    return float(rates[0] / rates[1])
+
+
+def _data_name(base: Tables, overrides: Tables) -> str:
+    data = {**base.get("data", {}), **overrides.get("data", {})}
+    return str(data.get("name", settings.DataSettings.name))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -226,9 +274,26 @@ def _locate(name: str) -> Path:
         return Path(name)
     path = CONFIGS / f"{name}.toml"
     if not path.is_file():
-        hint = registry.nearest(name, shipped()) or "; coterie list configs shows them"
-        raise ConfigError(f"there is no configuration {name!r}{hint}")
+        raise ConfigError(f"there is no configuration {name!r}{_suggest(name)}")
     return path
+
+
+def _suggest(name: str) -> str:
+    """Suggest shipped configurations: of that name, in that folder, or similar ones."""
+    known = shipped()
+    same = [other for other in known if other.partition("/")[2] == name]
+    same.sort(key=lambda other: not other.startswith("digits/"))  # these need no data
+    inside = [other for other in known if other.partition("/")[0] == name]
+    if found := same or inside:
+        return f"; did you mean {list_first([repr(other) for other in found])}?"
+    return registry.nearest(name, known) or _suggest_by_part(name, known)
+
+
+def _suggest_by_part(name: str, known: Iterable[str]) -> str:
+    """Suggest configurations whose folder or own name is similar."""
+    parts = {part for other in known for part in other.split("/")}
+    close = difflib.get_close_matches(name.rpartition("/")[2], sorted(parts), n=1)
+    return _suggest(close[0]) if close else "; coterie list configs shows them"
 
 
 def _parse(text: str) -> Any:

@@ -50,7 +50,7 @@ class Display:
             console=console,
             transient=True,
         )
-        self._bar = self._progress.add_task("", total=None, clients="starting", status="")
+        self._bar = self._progress.add_task("", total=None, clients="preparing", status="")
 
     def __enter__(self) -> "Display":
         if self._live:
@@ -79,9 +79,14 @@ class Display:
         else:
             self._round(event)
 
+    def tell(self, activity: str) -> None:
+        """Show what is done before the first round."""
+        self._progress.update(self._bar, clients=activity)
+
     def _say(self, text: str, style: str = "") -> None:
-        """Print text literally: brackets in it are not markup."""
-        self._console.print(text, style=style, highlight=False, markup=False)
+        """Print text literally: brackets in it are not markup. A terminal's lines end at words."""
+        soft = not self._live  # a log keeps its lines
+        self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=soft)
 
     def _start(self, event: StartEvent) -> None:
         self._total = event.total
@@ -92,6 +97,9 @@ class Display:
         rounds = f"from round {event.first + 1}" if event.first else counted(event.total, "round")
         clients = counted(event.clients, "client")
         self._say(f"{clients}, {rounds} -> {event.folder}")
+        if event.baseline:
+            self._say(f"before training: {event.baseline}")
+        self.tell(f"round {event.first + 1}: waiting for the first client")
 
     def _round(self, event: RoundEvent) -> None:
         self._sent += event.bytes_up + event.bytes_down
@@ -120,6 +128,13 @@ class Display:
         if event.skipped:
             self._say(f"note: round {event.round + 1} was skipped")
         sys.stdout.flush()
+
+
+def announce(recorders: Sequence[Recorder], activity: str) -> None:
+    """Have the displays among the recorders say what is done before the first round."""
+    for recorder in recorders:
+        if isinstance(recorder, Display):
+            recorder.tell(activity)
 
 
 class Watcher:

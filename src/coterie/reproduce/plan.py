@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,6 +61,7 @@ class Study:
     rows: tuple[Row, ...] = ()
     seeds: int | None = None  # of all rows, where the user asked for a number
     asked: Mapping[str, Sequence[str]] = field(default_factory=dict)  # the user's rows and columns
+    root: str = ""  # of the data, where the user named it
     _configs: dict[tuple[str, str, str, int], configuration.Config] = field(default_factory=dict)
 
     @property
@@ -75,7 +77,9 @@ class Study:
     @property
     def command(self) -> str:
         """The command that runs it, without the folder."""
-        arguments = ["coterie reproduce", self.recipe.source, "--scale", self.scale]
+        arguments = ["coterie reproduce", self.recipe.source]
+        arguments += [shlex.quote(f"data.root={self.root}")] if self.root else []
+        arguments += ["--scale", self.scale]
         arguments += ["--seeds", str(self.seeds)] if self.seeds else []
         for key, names in self.asked.items():
             arguments += [f"--{key}", f"'{','.join(names)}'"]
@@ -118,11 +122,16 @@ def is_finished(folder: Path) -> bool:
 
 
 def make_study(
-    recipe: Recipe, scale: str, gpu: bool | None = None, seeds: int | None = None
+    recipe: Recipe,
+    scale: str,
+    gpu: bool | None = None,
+    seeds: int | None = None,
+    root: str = "",
 ) -> Study:
     """Plan every cell of a recipe at a scale; each is resolved once, so that errors show now.
 
-    `gpu` says whether there is one; by default torch is asked. `seeds` is for all rows.
+    `gpu` says whether there is one; by default torch is asked. `seeds` is for all rows, `root` is
+    the folder of the data in all cells.
     """
     gpu = torch.cuda.is_available() if gpu is None else gpu
     registry.check_known(f"{recipe.source}: scale", scale, recipe.scales)
@@ -136,6 +145,8 @@ def make_study(
     if settings.target is not None:
         columns = [replace(column, target=settings.target) for column in columns]
     common = by_table(settings.set)
+    if root:
+        common = _merge(common, {"data": {"root": root}})
     held_out = (settings.choose or recipe.choose) == "holdout"
     if held_out:  # in all cells, so that all rows train on the same data
         common = _merge({"data": {"holdout": HELD}}, common)
@@ -146,7 +157,9 @@ def make_study(
         metric = row.metric or column.metric or recipe.metric
         by = f"holdout_{metric}" if held_out else metric
         cells.append(Cell(row, column, points, seeds or own or settings.seeds, metric, by))
-    study = Study(recipe, scale, tuple(cells), left_out, tuple(columns), tuple(rows), seeds)
+    study = Study(
+        recipe, scale, tuple(cells), left_out, tuple(columns), tuple(rows), seeds, root=root
+    )
     for cell in cells:
         for point in cell.points:
             _check(study, cell, study.config(cell, point, 0))
