@@ -104,9 +104,12 @@ def test_a_run_prints_plain_lines_and_a_table(config: Path, command: Command) ->
     assert lines[1].startswith("leaves each client: weights")
     assert lines[2] == "data: tables with 6 columns, 3 classes"
     assert lines[3] == "6 clients, 2 rounds -> here"
+    assert re.fullmatch(
+        r"before training: accuracy 0\.\d{3} untrained, 0\.\d{3} largest class", lines[4]
+    )
     pattern = r"loss \d\.\d+  accuracy [01]\.\d+  [\d.]+ [kM]B( sent)?  \d+:\d\d left"
     for number in (1, 2):
-        assert re.fullmatch(rf"round {number}/2  {pattern}  6/6 clients", lines[3 + number])
+        assert re.fullmatch(rf"round {number}/2  {pattern}  6/6 clients", lines[4 + number])
     rows = table(said)
     history = toy.trace(Path("here"))
     accuracies = [line["metrics"]["accuracy"] for line in history]
@@ -153,7 +156,7 @@ def test_what_a_run_leaves(config: Path, tmp_path: Path, command: Command) -> No
     folder = tmp_path / "run"
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     assert names == {
-        *("config.toml", "partition.json", "metrics.jsonl", "checkpoints"),
+        *("config.toml", "partition.json", "baseline.json", "metrics.jsonl", "checkpoints"),
         *("model.safetensors", "best.safetensors", "model.json", "report.html"),
     }
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {
@@ -216,8 +219,9 @@ def test_list_knows_every_shipped_configuration(command: Command) -> None:
 
 def test_version_and_help(command: Command) -> None:
     assert command("--version") == f"coterie {coterie.__version__}\n"
-    for word in ("run", "list", "doctor"):
-        assert word in command("--help")
+    for option in ("-h", "--help"):
+        for word in ("run", "list", "doctor", "--version", "--install-completion"):
+            assert word in command(option)
     for word in ("--out", "--resume", "--watch", "--dry-run", "--quiet", "--debug"):
         assert word in command("run", "--help")
 
@@ -226,7 +230,9 @@ def test_without_a_command_there_is_help_and_a_line(capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as ended:
         main([])
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("coterie: a command is missing")
+    said = capsys.readouterr()
+    assert said.err == "coterie: a command is missing (coterie --help)\n"
+    assert said.out.startswith("Usage:")
 
 
 def broken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:

@@ -108,7 +108,10 @@ def _explain(error: Exception) -> int:
     if isinstance(error, CoterieError):
         return _say(str(error), error.exit_code)
     if hasattr(error, "format_message"):  # the command line itself could not be read
-        text = error.format_message() or "a command is missing"
+        text = error.format_message()
+        if "\n" in text:  # the help, for want of a command
+            typer.echo(text)
+            text = "a command is missing"
         return _say(f"{text} (coterie --help)", 2)
     return _say(f"{type(error).__name__}: {error} (this is a bug; --debug shows where)", 4)
 

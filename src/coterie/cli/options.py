@@ -8,7 +8,19 @@ import typer
 from coterie.core.errors import ConfigError
 
 _HELP = "A configuration (a path or a name of `coterie list configs`), then table.key=value."
-Changes = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG] [KEY=VALUE]...", help=_HELP)]
+
+
+def complete_config(incomplete: str) -> list[str]:
+    """List the shipped configurations that begin so, for the completion of a shell."""
+    from coterie.experiment.tables import shipped
+
+    return [name for name in shipped() if name.startswith(incomplete)]
+
+
+_CONFIG = typer.Argument(
+    metavar="[CONFIG] [KEY=VALUE]...", help=_HELP, autocompletion=complete_config
+)
+Changes = Annotated[list[str] | None, _CONFIG]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 _CLIENT = "The name of a client, whose own model is used. Default: the global model."
