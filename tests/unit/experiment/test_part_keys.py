@@ -1,0 +1,35 @@
+"""Keys that are read from the source are those of the classes."""
+
+from dataclasses import fields
+
+import pytest
+
+from coterie.core import registry
+from coterie.core.errors import ConfigError
+from coterie.experiment.evaluators import Entry
+from coterie.experiment.part_keys import check_entry, check_part, read_fields
+
+FOLDERS = ("methods", "objectives", "evaluate")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_fields_in_the_source_are_the_fields_of_the_class(folder: str) -> None:
+    for name in registry.names(folder):
+        kind = registry.find(folder, name, object, "name")
+        assert read_fields(folder, name) == tuple(field.name for field in fields(kind)), name
+
+
+def test_keys_of_a_file_are_not_held_against_another_part() -> None:
+    file = {"name": "moon", "mu": 1.0}
+    check_part("method", file, {"name": "fedprox", "mu": 0.1})
+    check_part("method", file, {"name": "fedavg"})
+    check_part("method", file, {"name": "own:Class", "anything": 1})
+    with pytest.raises(ConfigError, match="method has no key 'mu'; fedavg takes: no key"):
+        check_part("method", file, {"name": "fedavg", "mu": 1.0})
+
+
+def test_an_alias_takes_the_keys_of_its_evaluator() -> None:
+    check_entry(Entry("evaluate.with", "probe_1", {"as": "few", "layer": "z"}))
+    check_entry(Entry("evaluate.with", "own:Class", {"anything": 1}))
+    with pytest.raises(ConfigError, match=r"evaluate\.with: probe_1 has no key 'k'"):
+        check_entry(Entry("evaluate.with", "probe_1", {"k": 5}))
