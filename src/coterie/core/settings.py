@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 KernelKind = Literal["auto", "native", "torch"]
 NormKind = Literal["bn", "gn", "pn", "none"]
+Standardise = Literal["federated", "site", "none"]
+Missing = Literal["mean", "drop", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,13 @@ class DataSettings:
     limit: fields.Count = 0  # size of a seeded, class-balanced subset of training samples; 0: all
     imbalance: Annotated[float, Ge(1.0)] = 1.0  # long tail: largest class to smallest
     resize: fields.Count = 0  # image files: resize the shorter side, crop the centre; 0: leave
+    label: str = ""  # tables: the column of labels; empty: none
+    site: str = ""  # tables: the column that says whose each row is; empty: none
+    categorical: tuple[str, ...] = ()  # tables: columns of categories that are written as numbers
+    standardise: Standardise = (
+        "federated"  # tables: by the means of all sites, or of each by itself
+    )
+    missing: Missing = "mean"  # tables: fill missing numbers in, drop their rows, or refuse them
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,11 +30,14 @@ from coterie.core.errors import CheckpointError, ConfigError, DataError
 from coterie.core.files import replace_durably, sync_folder, write_durably
 from coterie.data import checks
 from coterie.data.labels import ClassNames
+from coterie.data.table import TableOptions
 
 _FORMAT = 1
 _SHORT = 16
 _RACES = 5  # attempts where other processes write the same data set
 _META = "meta.json"
+_OF_TABLES = ("columns", "notes")
+_NO_TABLE = TableOptions()
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
@@ -75,6 +78,8 @@ class Raw:
     std: tuple[float, ...] = ()
     groups: Groups | None = None
     class_names: ClassNames = ()
+    columns: tuple[Mapping[str, Any], ...] = ()  # of a table: how each became inputs
+    notes: tuple[str, ...] = ()  # what the user should know of how the data were read
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -102,7 +107,10 @@ class Dataset(Raw):
         """Say what the samples were taken for, in a few words."""
         shape = " x ".join(map(str, self.shape))
         forms = {"image": f"images of {shape}", "signal": f"signals of {shape} (channels x time)"}
-        form = forms.get(self.kind, f"tables with {shape} columns")
+        table = f"tables with {len(self.columns) or shape} columns"
+        if self.columns:
+            table += f" ({shape} inputs)"
+        form = forms.get(self.kind, table)
         classes = "1 class" if self.classes == 1 else f"{self.classes} classes"
         return f"{form}, {classes if self.classes else 'no labels'}"
 
@@ -125,23 +133,29 @@ def default_cache() -> Path:
 
 
 def load(
-    name: str, root: str = "", cache: Path | None = None, resize: int = 0, kind: AnyKind = "auto"
+    name: str,
+    root: str = "",
+    cache: Path | None = None,
+    resize: int = 0,
+    kind: AnyKind = "auto",
+    table: TableOptions = _NO_TABLE,
 ) -> Dataset:
     """Load a data set by name; its files are decoded again only if one of them has changed.
 
     A source module has `read(root) -> Raw`, or `decode(root, resize, scratch) -> Raw` for image
     files, whose arrays may be memory-mapped from the folder `scratch`. Both may also take the
-    `kind` of data that the user stated. If it reads files it also has `files(root)`: their paths,
-    sizes and times are the key of the decoded copy.
+    `kind` of data that the user stated, or the options of a `table`. If it reads files it also has
+    `files(root)`: their paths, sizes and times are the key of the decoded copy.
     """
     registry.check_known("data.name", name, names())
     source = import_module(f"coterie.data.sources.{name.replace('-', '_')}")
     checks.check_resize(name, resize, hasattr(source, "decode"))
-    stated = _state_kind(name, source, kind)
+    stated = (*_state_kind(name, source, kind), *_state_table(name, source, table))
     folder = (cache or default_cache()).absolute()
     pointer = None
     if hasattr(source, "files"):
-        pointer = _find_pointer(folder, name, (resize, *stated), _list_files(source, root))
+        how = [asdict(entry) if isinstance(entry, TableOptions) else entry for entry in stated]
+        pointer = _find_pointer(folder, name, (resize, *how), _list_files(source, root))
     if pointer:
         # If the pointer is missing, or its folder is damaged, the data are only decoded again.
         with contextlib.suppress(OSError, ValueError, DataError):
@@ -185,6 +199,7 @@ def open_cached(path: Path) -> Dataset:
         plain: dict[str, Any] = {key: meta[key] for key in ("name", "fingerprint", "classes")}
         mean, std = tuple(meta["mean"]), tuple(meta["std"])
         named = tuple(meta.get("class_names", range(plain["classes"])))
+        plain |= {key: tuple(meta.get(key, ())) for key in _OF_TABLES}
         return Dataset(
             **(plain | arrays), path=path, mean=mean, std=std, groups=groups, class_names=named
         )
@@ -211,7 +226,9 @@ def _damaged(file: Path, reason: object) -> DataError:
 
 def _list_files(source: ModuleType, root: str) -> tuple[Path, ...]:
     """List the files of the data and of the decoding code: the copy is stale if one changes."""
-    code = (Path(source.__file__ or ""), *sorted(Path(__file__).parent.glob("formats/*.py")))
+    here = Path(__file__).parent
+    shared = (*sorted(here.glob("formats/*.py")), *sorted(here.glob("*table*.py")))
+    code = (Path(source.__file__ or ""), *shared, here / "encoding.py")
     try:
         return (*code, *source.files(root))
     except (OSError, ValueError) as error:
@@ -222,16 +239,34 @@ def _state_kind(name: str, source: ModuleType, kind: AnyKind) -> tuple[AnyKind, 
     """Return the arguments that tell a source the kind of data: none if the user stated none."""
     if kind == "auto":
         return ()
-    reader = getattr(source, "decode", None) or source.read
-    if "kind" in inspect.signature(reader).parameters:
+    if "kind" in _parameters(source):
         return (kind,)
-    if kind == "image":
+    if kind == ("table" if "table" in _parameters(source) else "image"):
         return ()
-    raise ConfigError(f"data.kind = {kind!r}, and the data set {name!r} has images")
+    has = "tables" if "table" in _parameters(source) else "images"
+    raise ConfigError(f"data.kind = {kind!r}, and the data set {name!r} has {has}")
+
+
+def _state_table(name: str, source: ModuleType, table: TableOptions) -> tuple[TableOptions, ...]:
+    """Return the options of tables, for a source that reads some; else refuse stated ones."""
+    if "table" in _parameters(source):
+        return (table,)
+    for key, value in asdict(table).items():
+        if value != getattr(_NO_TABLE, key):
+            raise ConfigError(
+                f"data.{key} = {value!r} is for tables, and the data set {name!r} is none; "
+                "leave it out"
+            )
+    return ()
+
+
+def _parameters(source: ModuleType) -> Collection[str]:
+    reader = getattr(source, "decode", None) or source.read
+    return inspect.signature(reader).parameters
 
 
 def _find_pointer(
-    folder: Path, name: str, how: tuple[int | str, ...], files: Iterable[Path]
+    folder: Path, name: str, how: tuple[object, ...], files: Iterable[Path]
 ) -> Path | None:
     """Return the path of the file that points from these files to their cache folder.
 
@@ -266,6 +301,7 @@ def _cache(name: str, raw: Raw, folder: Path, origin: str) -> Dataset:
         meta["groups"] = list(raw.groups.names)
     if names != tuple(range(len(names))):
         meta["class_names"] = list(names)
+    meta |= {key: list(getattr(raw, key)) for key in _OF_TABLES if getattr(raw, key)}
     meta["arrays"] = {
         array: {"shape": list(values.shape), "dtype": values.dtype.name}
         for array, values in arrays.items()

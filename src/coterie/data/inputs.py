@@ -5,6 +5,8 @@ FILE.png, ...  one image
 FILE.npz       x and y, else x_test and y_test, else x_train and y_train; y may be absent
 FILE.npy       x
 FILE.csv       a header and numbers: x, a row a sample
+
+`read_table` reads a CSV or Parquet file with its columns by name, of numbers or text.
 """
 
 import csv
@@ -12,12 +14,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from coterie.core.errors import DataError
-from coterie.data.formats import images, locate, npz
+from coterie.data.formats import images, locate, npz, tables
 from coterie.data.formats.tree import NONE
+from coterie.data.table import Table
 
 _PARTS = ("train", "test", "val")
 _ARRAYS = [
@@ -36,7 +40,7 @@ class Inputs:
     Labels are as they were given, None where a sample has none.
     """
 
-    x: np.ndarray
+    x: Any  # an array, or a table
     y: np.ndarray | None
     names: tuple[str, ...]  # the file's path below the folder, or the row, counted from 0
 
@@ -76,6 +80,19 @@ def read_path(
         x = read_numbers(path)
         return Inputs(x, None, _number(len(x)))
     raise DataError(f"{path} is of no known kind; give {_KINDS}")
+
+
+def is_table(path: str | PathLike[str]) -> bool:
+    """Whether this is a file with named columns, by its ending."""
+    return Path(path).suffix.lower() in tables.ENDINGS
+
+
+def read_table(path: str | PathLike[str], origin: str = "") -> Table:
+    """Read a file with named columns; errors about its cells begin with `origin`, or the path."""
+    expanded = locate.expand_path(str(path))
+    if not expanded.is_file() or not is_table(expanded):
+        raise DataError(f"{expanded} is no table; give a file .csv or .parquet")
+    return tables.read(expanded, origin)
 
 
 def _read_images(

@@ -3,7 +3,7 @@
 A sample without a label has None, NaN, -1 or an empty text; inside Coterie its number is -1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,21 +13,33 @@ from coterie.data.formats.locate import sort_names
 
 MISSING = -1
 _NO_TEXT = ""
-_REGRESSION = "classes are integers or text; predicting amounts (regression) is not supported"
+_REGRESSION = (
+    "classes are integers or text, one a sample; amounts (regression), several labels a sample and "
+    "segmentation are not supported"
+)
 
 ClassNames = tuple[int | str, ...]  # as the labels were given, in the order of their numbers
 
 
-def clean(values: Any, samples: int, name: str = "the labels") -> np.ndarray:
+Locate = Callable[[int], str]  # names the label of a row, as errors do
+
+
+def clean(
+    values: Any, samples: int, name: str = "the labels", locate: Locate | None = None
+) -> np.ndarray:
     """Bring the labels of `samples` samples to int64 with -1, or to text with "", for missing ones.
 
-    Errors begin with `name`. With `values` None all labels are missing.
+    Errors begin with `name`, those about a row with `locate(row)`, or with name and row. With
+    `values` None all labels are missing.
     """
+    where = locate or (lambda row: f"{name}, row {row}")
     if values is None:
         return np.full(samples, MISSING, np.int64)
     given = np.asarray(values, dtype=object) if isinstance(values, list) else np.asarray(values)
     if given.ndim != 1:
-        remedy = "use .ravel()" if given.size == samples else "use .argmax(axis=1) if it is one-hot"
+        remedy = "use .argmax(axis=1) if it is one-hot; several labels a sample are not supported"
+        if given.size == samples:
+            remedy = "use .ravel()"
         remedy = remedy if given.ndim else "give an array or a list"
         raise DataError(f"{name} has shape {given.shape} instead of ({samples},); {remedy}")
     if len(given) != samples:
@@ -35,41 +47,41 @@ def clean(values: Any, samples: int, name: str = "the labels") -> np.ndarray:
             f"{name} has {len(given)} entries for {samples} samples; give every sample one label"
         )
     if given.dtype.kind in "OTSV":
-        return _clean_objects(given, name)
+        return _clean_objects(given, where)
     if given.dtype.kind == "U":
         return np.where(np.char.strip(given) == _NO_TEXT, _NO_TEXT, given)
     if given.dtype.kind == "b":
         return given.astype(np.int64)
     if given.dtype.kind == "f":
-        return _clean_floats(given, name)
+        return _clean_floats(given, where)
     if given.dtype.kind not in "iu":
         raise DataError(f"{name} is of dtype {given.dtype}; {_REGRESSION}")
-    return _check_range(given, name).astype(np.int64)
+    return _check_range(given, where).astype(np.int64)
 
 
-def _clean_floats(given: np.ndarray, name: str) -> np.ndarray:
+def _clean_floats(given: np.ndarray, where: Locate) -> np.ndarray:
     known = ~np.isnan(given)
     broken = np.flatnonzero(known & (given != np.floor(given)))
     if broken.size:
         raise DataError(
-            f"{name}, row {broken[0]}: the label is {given[broken[0]]:g}; {_REGRESSION}"
+            f"{where(int(broken[0]))}: the label is {given[broken[0]]:g}; {_REGRESSION}"
         )
     whole = np.where(known, given, MISSING)
-    return _check_range(whole, name).astype(np.int64)
+    return _check_range(whole, where).astype(np.int64)
 
 
-def _check_range(given: np.ndarray, name: str) -> np.ndarray:
+def _check_range(given: np.ndarray, where: Locate) -> np.ndarray:
     """Reject integers below -1, which are neither a class nor a missing label."""
     if given.size and (given.min() < MISSING or given.max() > np.iinfo(np.int64).max):
         row = int(given.argmin() if given.min() < MISSING else given.argmax())
         raise DataError(
-            f"{name}, row {row}: the label is {given[row]}; number classes from 0, and write -1 "
+            f"{where(row)}: the label is {given[row]}; number classes from 0, and write -1 "
             "where there is none"
         )
     return given
 
 
-def _clean_objects(given: np.ndarray, name: str) -> np.ndarray:
+def _clean_objects(given: np.ndarray, where: Locate) -> np.ndarray:
     """Clean labels of mixed types, one by one."""
     entries: list[int | str | None] = []
     for row, value in enumerate(given.tolist()):
@@ -82,18 +94,18 @@ def _clean_objects(given: np.ndarray, name: str) -> np.ndarray:
         elif isinstance(value, int | float | np.number) and _is_whole(value):
             entries.append(int(value))
         else:
-            raise DataError(f"{name}, row {row}: the label is {value!r}; {_REGRESSION}")
+            raise DataError(f"{where(row)}: the label is {value!r}; {_REGRESSION}")
     texts = [isinstance(entry, str) for entry in entries if entry is not None]
     if any(texts) and not all(texts):
         row = next(r for r, entry in enumerate(entries) if isinstance(entry, int))
         raise DataError(
-            f"{name}, row {row}: the label is the number {entries[row]!r} among text; write all "
+            f"{where(row)}: the label is the number {entries[row]!r} among text; write all "
             "labels as numbers or all as text"
         )
     if any(texts):
         return np.array([_NO_TEXT if e is None else e for e in entries], dtype=np.str_)
     whole = np.array([MISSING if e is None else e for e in entries], dtype=np.int64)
-    return _check_range(whole, name)
+    return _check_range(whole, where)
 
 
 def _is_whole(value: Any) -> bool:

@@ -6,38 +6,40 @@ line.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from coterie.core.errors import ConfigError, DataError
-from coterie.data.labels import is_missing
+from coterie.data.inputs import is_table, read_path, read_table
+from coterie.data.table import Table, group_rows, read_frame
 
 _PAIR = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Given:
-    """Samples and labels as arrays, in the user's own layout."""
+    """Samples and labels in the user's own layout: arrays, or a table with named columns."""
 
-    x: np.ndarray
+    x: np.ndarray | Table
     y: Any = None  # None: no labels
     names: Sequence[str] = ()  # of the samples, where they have any: paths of image files
 
 
 def read_samples(given: Any, *, label: str | None = None, name: str = "the samples") -> Given:
-    """Read what a user passed in; `label` is the column of a data frame that has the labels.
+    """Read what a user passed in; `label` is the column of a table that has the labels.
 
     Errors begin with `name`.
     """
     if isinstance(given, Given):
         return given
-    if label is not None and not is_frame(given):
+    is_path = isinstance(given, str | os.PathLike)
+    if is_path and is_table(given):
+        return _split_label(read_table(given, name), label)
+    if label and not is_frame(given):
         raise ConfigError(f"label={label!r} is a column of a data frame, and {name} is none")
-    if isinstance(given, str | os.PathLike):
-        from coterie.data.inputs import read_path
-
+    if is_path:
         files = read_path(given)
         return Given(files.x, files.y, files.names)
     if isinstance(given, tuple):
@@ -47,7 +49,8 @@ def read_samples(given: Any, *, label: str | None = None, name: str = "the sampl
                 "for samples alone"
             )
         x, y = given
-        return Given(_read_array(x, name), None if y is None else read_labels(y, name))
+        read = read_frame(x, name) if is_frame(x) else _read_array(x, name)
+        return Given(read, None if y is None else read_labels(y, name))
     if is_frame(given):
         return _read_frame(given, label, name)
     if _is_dataset(given):
@@ -60,53 +63,31 @@ def is_frame(given: Any) -> bool:
     return hasattr(given, "columns") and hasattr(given, "to_numpy")
 
 
-def split_frame(frame: Any, site: str) -> dict[str, Any]:
+def split_frame(frame: Any, site: str, label: str | None = None) -> dict[str, Given]:
     """Split a data frame by its column `site` into one per site, in the order of their names."""
-    _require_column(frame, site, "site")
-    column = np.asarray(frame[site].to_numpy())
-    values = column.tolist()
-    if absent := [row for row, value in enumerate(values) if is_missing(value)]:
-        raise DataError(f"row {absent[0]}, column {site!r}: the site is missing; fill it in")
-    text = np.array([str(value) for value in values])
-    rest = frame.drop(columns=[site])
-    return {str(name): rest[text == name] for name in np.unique(text)}
-
-
-def drop_column(frame: Any, column: str) -> Any:
-    """Leave a column of a data frame out, if it is there."""
-    return frame.drop(columns=[column]) if column in frame.columns else frame
+    whole = _read_frame(frame, label, "the data frame")
+    assert isinstance(whole.x, Table)  # as of every data frame
+    return {
+        name: Given(part, None if whole.y is None else whole.y[rows])
+        for name, (rows, part) in group_rows(whole.x, site, "site").items()
+    }
 
 
 def _read_frame(frame: Any, label: str | None, name: str) -> Given:
-    """Read the columns of a data frame as features, apart from the label."""
-    y = None
-    if label is not None:
-        _require_column(frame, label, "label")
-        y, frame = frame[label].to_numpy(), frame.drop(columns=[label])
-    columns = []
-    for column in frame.columns:
-        values = np.asarray(frame[column].to_numpy())
-        if values.dtype.kind not in "biuf":
-            values = _read_numbers(values, f"{name}, column {column!r}")
-        columns.append(values.astype(np.float64))
-    if not columns:
-        raise DataError(f"{name}: the data frame has no column of features")
-    return Given(np.column_stack(columns).astype(np.float32), y)
+    """Read the columns of a data frame; labels stay as they are there, text as numbers too."""
+    given = _split_label(read_frame(frame, name), label)
+    if not label:
+        return given
+    column = next(column for column in frame.columns if str(column) == label)
+    return replace(given, y=np.asarray(frame[column].to_numpy()))
 
 
-def _read_numbers(values: np.ndarray, name: str) -> np.ndarray:
-    try:
-        return values.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{name}: {values[0]!r} is not a number; drop the column or encode it as numbers"
-        ) from error
-
-
-def _require_column(frame: Any, column: str, argument: str) -> None:
-    if column not in frame.columns:
-        have = ", ".join(map(str, frame.columns))
-        raise DataError(f"{argument}={column!r} is no column of the data frame; it has: {have}")
+def _split_label(table: Table, label: str | None) -> Given:
+    """Split the column of labels off, if there is one."""
+    if not label:
+        return Given(table)
+    y, rest = table.split_off(label, "label")
+    return Given(rest, y)
 
 
 def _is_dataset(given: Any) -> bool:
@@ -131,8 +112,6 @@ def _read_dataset(given: Any, name: str) -> Given:
 
 
 def _read_array(values: Any, name: str) -> np.ndarray:
-    if is_frame(values):
-        return _read_frame(values, None, name).x
     try:
         if isinstance(values, list):
             array = np.stack([_to_numpy(value) for value in values]) if values else np.empty((0, 0))

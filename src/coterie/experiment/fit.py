@@ -7,10 +7,11 @@ from typing import Any, Literal, get_args
 from coterie.core.errors import ConfigError
 from coterie.core.settings import DataSettings
 from coterie.data.datasets import KINDS, AnyKind, Kind
-from coterie.data.samples import drop_column, is_frame
+from coterie.data.table_sites import LabelledTable
 from coterie.engine.record import Recorder
 from coterie.experiment.config import Config, load
 from coterie.experiment.given import GIVEN, divide_sites, has_labels, read_sites
+from coterie.experiment.load_data import read_options
 from coterie.experiment.result import Result
 from coterie.experiment.run import describe_start, execute
 from coterie.experiment.settle import list_unlabelled
@@ -49,22 +50,22 @@ def fit(
     overrides: dict[str, Any] = {"method": method, **tables}
     if objective is not None:
         overrides["objective"] = objective
-    if kind != "auto":
-        overrides["data.kind"] = kind
+    stated = {"kind": kind if kind != "auto" else None, "label": label, "site": site}
+    overrides |= {f"data.{key}": value for key, value in stated.items() if value is not None}
     asked = load({"data": {"name": GIVEN}}, overrides)
     _check_tables(asked, tables)
-    given = read_sites(sites, label, site, asked.data.kind, asked.data.resize)
+    options, form = read_options(asked.data), (asked.data.kind, asked.data.resize)
+    given = read_sites(sites, options.label, options.site, *form)
     if objective is None and not has_labels(given):
         raise ConfigError(
             "the sites have no labels; choose what to learn without them: objective = "
             f"{', '.join(map(repr, list_unlabelled()))}"
         )
-    axes = next(iter(given.values())).x_train.ndim - 1
-    base = {"data": {"name": GIVEN}, "net": {"backbone": _BACKBONES[KINDS[axes]]}}
+    first = next(iter(given.values()))
+    found = "table" if isinstance(first, LabelledTable) else KINDS[first.x_train.ndim - 1]
+    base = {"data": {"name": GIVEN}, "net": {"backbone": _BACKBONES[found]}}
     config = load(base, overrides)
-    tests = drop_column(test, site) if is_frame(test) and site else test
-    form = (config.data.kind, config.data.resize)
-    divided = divide_sites(given, tests, config.run.seed, form[0], label=label, resize=form[1])
+    divided = divide_sites(given, test, config.run.seed, form[0], options, resize=form[1])
     folder = Path(out) if out is not None else None
     opening = describe_start(config, f"{len(given)}-sites")
     with show_progress(progress, opening) as shown:

@@ -1,7 +1,7 @@
 """Data that a Python program passes in: the samples of every site, by its name."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,21 @@ from coterie.core import seeds
 from coterie.core.errors import ConfigError, DataError
 from coterie.data import datasets, labels, partition
 from coterie.data.datasets import AnyKind, Dataset, Raw
+from coterie.data.encoding import encode, list_sites
 from coterie.data.formats import npz
+from coterie.data.inputs import is_table
 from coterie.data.partition import Partition
 from coterie.data.samples import is_frame, read_samples, split_frame
 from coterie.data.sources.arrays import arrange_labelled
 from coterie.data.sources.sites import join_sites, read_site
 from coterie.data.subset import hold_out_fifth
+from coterie.data.table import Table, TableOptions
+from coterie.data.table_sites import LabelledTable, encode_sites, pair_rows
 
 GIVEN = "given"  # the data set of such a run
 Divided = tuple[Dataset, Partition]
+Site = Raw | LabelledTable
+_NO_OPTIONS = TableOptions()
 _TEST = "the test samples"
 _LONGEST = 200  # bytes of a site's name, which becomes the name of a file
 
@@ -31,18 +37,18 @@ def read_sites(
     site: str | None = None,
     kind: AnyKind = "auto",
     resize: int = 0,
-) -> dict[str, Raw]:
+) -> dict[str, Site]:
     """Read the samples of every site: a mapping by name, or a data frame with a column `site`.
 
     Test samples are there only if the files of a site have some of their own.
     """
     if is_frame(sites):
-        if site is None:
+        if not site:
             raise ConfigError(
                 "a data frame needs site='COLUMN', the column that says whose each row is"
             )
-        sites = split_frame(sites, site)
-    elif site is not None:
+        sites = split_frame(sites, site, label)
+    elif site:
         raise ConfigError(f"site={site!r} is for one data frame with the rows of all sites")
     if not isinstance(sites, Mapping):
         raise DataError(
@@ -62,8 +68,8 @@ def divide_sites(
     test: Any,
     seed: int,
     kind: AnyKind = "auto",
+    options: TableOptions = _NO_OPTIONS,
     *,
-    label: str | None = None,
     resize: int = 0,
 ) -> Divided:
     """Store the samples of sites in the cache, and make each site a client.
@@ -71,18 +77,23 @@ def divide_sites(
     Without `test`, a fifth of the samples of every site is held out, drawn by the seed, unless the
     site has test samples of its own.
     """
-    read = read_sites(sites, label, None, kind, resize)
-    parts = {
-        call(name): part if test is not None or len(part.x_test) else _hold_out(part, seed, index)
-        for index, (name, part) in enumerate(read.items())
-    }
-    joined = join_sites(read, parts)
+    read = read_sites(sites, options.label, None, kind, resize)
+    tests = None if test is None else _read(test, _TEST, options.label, kind, resize)
+    tables = {name: part for name, part in read.items() if isinstance(part, LabelledTable)}
+    arrays = {name: part for name, part in read.items() if isinstance(part, Raw)}
+    if tables and arrays:
+        raise DataError(
+            f"{call(next(iter(arrays)))} has no names of columns, and others have; give all sites "
+            "data frames, or all arrays"
+        )
+    if tables:
+        joined = _join_tables(tables, tests, seed, kind, options)
+    else:
+        _refuse_options(options)
+        joined = _join_arrays(arrays, tests, seed)
     groups = joined.groups
     assert groups is not None  # the sites
-    if test is not None:
-        whole = _read(test, _TEST, label, kind, resize)
-        joined = replace(joined, x_test=whole.x_train, y_test=whole.y_train)
-    elif not len(joined.x_test):
+    if not len(joined.x_test):
         raise DataError(
             "no site has five samples, of which one would be held out to test on; give more, or "
             "test=(x, y)"
@@ -97,9 +108,65 @@ def divide_sites(
     return dataset, Partition(train, held_out, tuple(read))
 
 
-def has_labels(sites: Mapping[str, Raw]) -> bool:
+def _join_arrays(sites: Mapping[str, Raw], tests: Site | None, seed: int) -> Raw:
+    """Join the arrays of sites, each without the samples that are held out."""
+    parts = {
+        call(name): part if tests is not None or len(part.x_test) else _hold_out(part, seed, index)
+        for index, (name, part) in enumerate(sites.items())
+    }
+    joined = join_sites(sites, parts)
+    if tests is None:
+        return joined
+    if isinstance(tests, LabelledTable):
+        raise DataError(f"{_TEST} have names of columns, and the sites none; give arrays")
+    return replace(joined, x_test=tests.x_train, y_test=tests.y_train)
+
+
+def _join_tables(
+    sites: Mapping[str, LabelledTable],
+    tests: Site | None,
+    seed: int,
+    kind: AnyKind,
+    options: TableOptions,
+) -> Raw:
+    """Encode the tables of sites together, and join them."""
+    if kind not in ("auto", "table"):
+        raise ConfigError(f"kind = {kind!r}, and the sites have tables with named columns")
+
+    def split(index: int, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if tests is not None:
+            return np.arange(len(y)), np.empty(0, np.int64)
+        return hold_out_fifth(y, seeds.generator(seed, "hold-out", client=index))
+
+    encoded = encode_sites(sites, options, split)
+    parts = {call(name): part for name, part in encoded.parts.items()}
+    joined = encoded.describe(join_sites(sites, parts))
+    if tests is None:
+        return joined
+    if list_sites(encoded.columns):
+        raise ConfigError(
+            "data.standardise = 'site' needs test samples of each site: leave test= out, and a "
+            "fifth of every site is held out"
+        )
+    if not isinstance(tests, LabelledTable):
+        raise DataError(f"{_TEST} have no names of columns; give a data frame, as of the sites")
+    return replace(joined, x_test=encode(encoded.columns, tests.table), y_test=tests.y)
+
+
+def _refuse_options(options: TableOptions) -> None:
+    """Refuse what only tables with named columns have."""
+    for key, value in asdict(options).items():
+        if key not in ("label", "site") and value != getattr(_NO_OPTIONS, key):
+            raise ConfigError(
+                f"data.{key} = {value!r} is for tables with named columns, and the sites have "
+                "arrays; give data frames, or leave it out"
+            )
+
+
+def has_labels(sites: Mapping[str, Site]) -> bool:
     """Whether a sample of any site has a label."""
-    return any(labels.known(np.asarray(part.y_train)).any() for part in sites.values())
+    known = (part.y if isinstance(part, LabelledTable) else part.y_train for part in sites.values())
+    return any(labels.known(np.asarray(y)).any() for y in known)
 
 
 def call(name: str) -> str:
@@ -117,13 +184,15 @@ def _check_name(name: Any) -> None:
         )
 
 
-def _read(given: Any, name: str, label: str | None, kind: AnyKind, resize: int) -> Raw:
+def _read(given: Any, name: str, label: str | None, kind: AnyKind, resize: int) -> Site:
     """Read and check the samples of a site; all become training samples, but its own test files."""
-    if isinstance(given, Raw):
+    if isinstance(given, Site):
         return given
-    if isinstance(given, str | PathLike) and Path(given).suffix not in (".npy", ".csv"):
+    if isinstance(given, str | PathLike) and not (is_table(given) or Path(given).suffix == ".npy"):
         return read_site(Path(given), kind, resize)
     read = read_samples(given, label=label, name=name)
+    if isinstance(read.x, Table):
+        return pair_rows(read.x.name(name), read.y)
     x, y = arrange_labelled(read.x, read.y, name, f"{name}: the labels", kind)
     half = npz.default_statistics(x)
     return Raw(x, y, x[:0], y[:0], mean=half, std=half)

@@ -1,16 +1,18 @@
 """Loads the data of a configuration, and divides them among clients."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError, CoterieError, DataError
 from coterie.core.formatting import list_first
+from coterie.core.settings import DataSettings
 from coterie.data import datasets, partition
 from coterie.data.datasets import Dataset
 from coterie.data.partition import Partition
 from coterie.data.subset import select, set_aside
+from coterie.data.table import TableOptions
 from coterie.experiment.config import Config
 from coterie.experiment.given import GIVEN, Divided, divide_sites, read_sites
 from coterie.experiment.settle import follow_groups, use_groups
@@ -43,9 +45,14 @@ def load_data(config: Config, given: Divided | None) -> Loaded:
     if settings.name == GIVEN:
         raise DataError("this run used data that a Python program passed in: resume it there")
     dataset = datasets.load(
-        settings.name, settings.root, resize=settings.resize, kind=settings.kind
+        settings.name,
+        settings.root,
+        resize=settings.resize,
+        kind=settings.kind,
+        table=read_options(settings),
     )
     config = follow_groups(config, dataset)
+    _check_statistics(config, dataset)
     left, holdout = set_aside(dataset.y_train, seed, settings.holdout)
     labels, classes = dataset.y_train[left], dataset.classes
     chosen = left[select(labels, classes, seed, settings.limit, settings.imbalance)]
@@ -71,6 +78,22 @@ def _name_left_out(config: Config, dataset: Dataset, shares: Partition) -> tuple
     return (f"left out, with {few}: {list_first(left_out)}",)
 
 
+def read_options(settings: DataSettings) -> TableOptions:
+    """Read the keys of `[data]` that are for tables."""
+    return TableOptions(**{f.name: getattr(settings, f.name) for f in fields(TableOptions)})
+
+
+def _check_statistics(config: Config, dataset: Dataset) -> None:
+    """Refuse clients that are not the sites by which a table was standardised."""
+    if config.data.standardise != "site" or not dataset.columns:
+        return
+    if (kind := config.tables["partition"]["kind"]) != "by-group":
+        raise ConfigError(
+            f"data.standardise = 'site' makes each site a client, and partition.kind = {kind!r}; "
+            "use partition.kind = 'by-group', or data.standardise = 'federated'"
+        )
+
+
 def _read_source(config: Config) -> Divided:
     """Call the user's own data source, a function that takes `data.root`."""
     name = config.data.name
@@ -85,8 +108,9 @@ def _read_source(config: Config) -> Divided:
     except Exception as error:  # whatever the user's own function raises
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise DataError(f"data.name = {name!r} failed: {reason}") from error
+    options = read_options(config.data)
     try:
-        read = read_sites(sites, None, None, *form)
-        return divide_sites(read, None, config.run.seed, form[0], resize=form[1])
+        read = read_sites(sites, options.label, options.site, *form)
+        return divide_sites(read, None, config.run.seed, form[0], options, resize=form[1])
     except DataError as error:
         raise DataError(f"data.name = {name!r} returned data for coterie.fit: {error}") from error

@@ -8,6 +8,7 @@ from typing import Any
 
 from coterie.core.errors import DataError
 from coterie.core.files import replace_durably
+from coterie.data.encoding import Column, list_sites
 
 MODEL_FILE = "model.json"
 FORMAT = 1
@@ -25,7 +26,12 @@ class InputDescription:
     mean: tuple[float, ...] = ()  # per channel; empty: no normalisation
     std: tuple[float, ...] = ()
     resize: int = 0  # of image files: the shorter side; 0: they were left as they are
-    columns: tuple[Mapping[str, Any], ...] = ()  # of a table
+    columns: tuple[Mapping[str, Any], ...] = ()  # of a table: how each becomes inputs
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites by which a table was standardised; empty where all share one mean."""
+        return list_sites(map(Column.from_plain, self.columns))
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,29 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import DataError
+from coterie.core.formatting import list_first
 from coterie.data.augment import Normalise
-from coterie.data.inputs import Inputs, read_path
+from coterie.data.encoding import Column, encode, stack_numbers
+from coterie.data.inputs import Inputs, read_path, read_table
 from coterie.data.samples import read_samples
+from coterie.data.table import Table
 from coterie.experiment.model_file import InputDescription
 
 _BYTE = 255
 
 
-def to_input(x: Any, wanted: InputDescription) -> Tensor:
-    """Convert samples in the form of the training data to normalised float32 tensors."""
+def to_input(x: Any, wanted: InputDescription, client: str | None = None) -> Tensor:
+    """Convert samples in the form of the training data to normalised float32 tensors.
+
+    `client` chooses the statistics of a table that was standardised for each site by itself.
+    """
     is_path = isinstance(x, str | PathLike)
-    read = read_files(x, wanted).x if is_path else read_samples(x, name="x").x
-    array = _arrange(read, wanted)
+    read = read_files(x, wanted).x if is_path else x
+    read = read if isinstance(read, Table) else read_samples(read, name="x").x
+    if wanted.columns:
+        columns = list(map(Column.from_plain, wanted.columns))
+        return torch.from_numpy(encode(columns, _check_table(read, columns), client))
+    array = _arrange(stack_numbers(read) if isinstance(read, Table) else read, wanted)
     if array.dtype.kind not in "biuf":
         raise DataError(f"x has {array.dtype} entries: it must have numbers")
     array = _check_bytes(array) if wanted.dtype == "uint8" else _check_floats(array, wanted)
@@ -33,11 +43,27 @@ def read_files(
     path: str | PathLike[str], wanted: InputDescription, classes: Sequence[int | str] = ()
 ) -> Inputs:
     """Read files; images are brought to the form that the network was trained on."""
+    if wanted.columns:
+        table = read_table(path)
+        return Inputs(table, None, tuple(map(str, range(len(table)))))
     form = wanted.shape if wanted.kind == "image" else (0,)
     names = [str(name) for name in classes]
     return read_path(
         path, resize=wanted.resize, channels=form[0], size=tuple(form[1:]), classes=names
     )
+
+
+def _check_table(given: np.ndarray | Table, columns: Sequence[Column]) -> Table:
+    """Refuse samples without names of columns, for a run on a table."""
+    if not isinstance(given, Table):
+        names = list_first([column.name for column in columns])
+        raise DataError(
+            f"x has no names of columns, and the run was trained on a table with {names}; give a "
+            "data frame or a CSV file with these columns"
+        )
+    if not len(given):
+        raise DataError("x has no samples")
+    return given
 
 
 def _arrange(x: np.ndarray, wanted: InputDescription) -> np.ndarray:

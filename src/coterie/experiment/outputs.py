@@ -50,6 +50,7 @@ def describe_model(experiment: Experiment, weights: Tensors | None = None) -> Mo
             mean=tuple(dataset.mean),
             std=tuple(dataset.std),
             resize=config.data.resize,
+            columns=dataset.columns,
         ),
         classes=tuple(dataset.class_names),
         clients=tuple(experiment.partition.names),

@@ -123,9 +123,8 @@ def prepare(config: Config, folder: Path, given: Divided | None = None) -> Exper
     if _build_model(parts).unit_images:
         _check_units(config, dataset)
         dataset = dataset.without_normalisation()
-    experiment = Experiment(
-        config, dataset, shares, spec, parts, loaded.holdout, (*loaded.notes, *settled.notes)
-    )
+    notes = (*loaded.notes, *dataset.notes, *settled.notes)
+    experiment = Experiment(config, dataset, shares, spec, parts, loaded.holdout, notes)
     _check_evaluators(experiment)
     _check_cohort(experiment)
     _check_record(experiment)

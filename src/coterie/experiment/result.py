@@ -167,9 +167,9 @@ class Result:
     def prepare(self, x: Samples, client: str | None = None) -> Tensor:
         """Convert samples to what `model()` and `encoder()` take: normalised float32."""
         described = self._described
-        if client is not None:
+        if client is not None and client not in described.input.sites:
             self._check_client(described, client)
-        return to_input(x, described.input)
+        return to_input(x, described.input, client)
 
     def predict(
         self, x: Samples, *, client: str | None = None, which: Which = "last"
@@ -281,6 +281,9 @@ class Result:
                 f"which = {which!r} with client = {client!r}: personal models are those of the "
                 "last round; leave one of them out"
             )
+        described = self._described
+        if client in described.input.sites and not described.weights.personal:
+            return self.model()  # the client is named for the statistics of its table
         return self.personal(client)
 
     def _restore(

@@ -1,0 +1,296 @@
+"""From the columns of tables to the inputs of a network, and back to a description of them.
+
+A number is one input: (value - mean) / deviation. A category is one input for each of its values,
+1 where the cell has it and 0 elsewhere; a missing or unknown value has 0 everywhere.
+
+Mean and deviation are those of the training rows, as a federation computes them without showing a
+row: every site sends its count and sum, the mean goes back, every site sends its sum of squared
+differences from it:
+
+    mean = sum_k s_k / sum_k n_k        deviation^2 = sum_k q_k / (sum_k n_k - 1)
+
+With `standardise = "site"` they are those of each site by itself. A column without spread keeps
+the deviation 1. Missing numbers count nowhere, and are filled in with the mean.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from coterie.core.errors import ConfigError, DataError
+from coterie.core.formatting import list_first
+from coterie.core.settings import Missing, Standardise
+from coterie.data.formats.locate import sort_names
+from coterie.data.table import Table, parse_number, write_value
+
+ALL = ""  # in place of a site's name: of all sites together
+_MOST_VALUES = 1000
+
+ColumnKind = Literal["number", "category"]
+Numbers = tuple[float, ...]  # one for each input of a column
+BySite = Mapping[str, Numbers]
+
+
+@dataclass(frozen=True)
+class Column:
+    """How the cells of a column become inputs; without `mean` they are not standardised."""
+
+    name: str
+    kind: ColumnKind
+    values: tuple[str, ...] = ()  # of a category, one input each
+    mean: BySite | None = None
+    deviation: BySite | None = None
+    filling: BySite | None = None  # of missing numbers; None: they are refused
+
+    @property
+    def width(self) -> int:
+        """The number of inputs."""
+        return len(self.values) if self.kind == "category" else 1
+
+    def to_plain(self) -> dict[str, Any]:
+        """Write it as plain values for JSON: a number for a number, by site where sites differ."""
+        plain: dict[str, Any] = {"name": self.name, "kind": self.kind}
+        if self.kind == "category":
+            plain["values"] = list(self.values)
+        for key in ("mean", "deviation", "filling"):
+            by_site: BySite | None = getattr(self, key)
+            if by_site is not None:
+                written = {site: self._unwrap(numbers) for site, numbers in by_site.items()}
+                plain[key] = written.get(ALL, written)
+        return plain
+
+    def _unwrap(self, numbers: Numbers) -> float | list[float]:
+        return numbers[0] if self.kind == "number" else list(numbers)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Column":
+        """Read what `to_plain` wrote."""
+        statistics = {
+            key: _wrap(plain[key]) for key in ("mean", "deviation", "filling") if key in plain
+        }
+        return cls(plain["name"], plain["kind"], tuple(plain.get("values", ())), **statistics)
+
+
+def _wrap(plain: Any) -> BySite:
+    by_site = plain if isinstance(plain, Mapping) else {ALL: plain}
+    return {
+        site: tuple(numbers) if isinstance(numbers, list) else (float(numbers),)
+        for site, numbers in by_site.items()
+    }
+
+
+def find_kinds(tables: Sequence[Table], categorical: Iterable[str] = ()) -> dict[str, ColumnKind]:
+    """Tell the columns of numbers from those of categories, which are stated or have text only."""
+    first = tables[0]
+    for table in tables[1:]:
+        for one, other in ((first, table), (table, first)):
+            if lacks := [name for name in one.columns if name not in other.columns]:
+                raise DataError(
+                    f"{other.origin} has no column {lacks[0]!r}, which {one.origin} has; give all "
+                    "sites the same columns"
+                )
+    stated = set(categorical)
+    if strange := sorted(stated - first.columns.keys()):
+        have = ", ".join(first.columns)
+        raise ConfigError(f"data.categorical: {strange[0]!r} is no column; there are: {have}")
+    if not first.columns:
+        raise DataError(f"{first.origin} has no column of features")
+    return {
+        name: "category" if name in stated else _find_kind(name, tables) for name in first.columns
+    }
+
+
+def _find_kind(name: str, tables: Sequence[Table]) -> ColumnKind:
+    """Numbers, or text; a column that has both is refused."""
+    texts = [table for table in tables if table.columns[name].dtype.kind == "O"]
+    if not texts:
+        if all(np.isnan(table.columns[name]).all() for table in tables):
+            raise DataError(
+                f"{tables[0].origin}, column {name!r} has no value at all; leave it out"
+            )
+        return "number"
+    numeric = [table for table in tables if table not in texts]
+    mixed = any(not np.isnan(table.columns[name]).all() for table in numeric)
+    for table in texts:
+        cells = [cell for cell in table.columns[name].tolist() if cell is not None]
+        mixed = mixed or any(parse_number(cell) is not None for cell in cells)
+    if not mixed:
+        return "category"
+    for table in texts:
+        for row, cell in enumerate(table.columns[name].tolist()):
+            if cell is not None and parse_number(cell) is None:
+                raise DataError(
+                    f"{table.locate(row, name)}: {cell!r} is not a number, as other cells are; "
+                    f"correct it, or list the column: data.categorical=['{name}']"
+                )
+    raise AssertionError("a column of numbers alone is no column of text")
+
+
+def find_missing(table: Table, names: Iterable[str]) -> np.ndarray:
+    """Which rows lack a value in one of the columns, as a mask."""
+    mask = np.zeros(len(table), bool)
+    for name in names:
+        mask |= is_missing(table.columns[name])
+    return mask
+
+
+def is_missing(values: np.ndarray) -> np.ndarray:
+    """Which cells of a column are missing."""
+    if values.dtype.kind == "O":
+        return np.array([cell is None for cell in values.tolist()], bool)
+    missing: np.ndarray = np.isnan(values)
+    return missing
+
+
+def refuse_missing(table: Table, names: Iterable[str], remedy: str) -> None:
+    """Raise an error that names the first missing cell, if there is one."""
+    for name in names:
+        if (rows := np.flatnonzero(is_missing(table.columns[name]))).size:
+            raise DataError(f"{table.locate(int(rows[0]), name)}: the value is missing; {remedy}")
+
+
+def fit_columns(
+    training: Mapping[str, Table],
+    kinds: Mapping[str, ColumnKind],
+    standardise: Standardise = "federated",
+    missing: Missing = "mean",
+    dummies: bool = False,
+) -> tuple[Column, ...]:
+    """Fit the encoding of every column to the training rows of all sites, by name.
+
+    With `dummies` a category has no input for its first value, and its inputs are standardised
+    too, as in regression on dummy variables.
+    """
+    fitted = []
+    for name, kind in kinds.items():
+        values: tuple[str, ...] = ()
+        if kind == "category":
+            values = _list_values(name, training.values())[1 if dummies else 0 :]
+        column = Column(name, kind, values)
+        scaled = standardise != "none" and (kind == "number" or dummies)
+        if kind == "number" or scaled:
+            inputs = {site: _read_inputs(column, table) for site, table in training.items()}
+            means, deviations = _measure(name, inputs, standardise == "site")
+            column = Column(
+                name,
+                kind,
+                values,
+                means if scaled else None,
+                deviations if scaled else None,
+                means if missing == "mean" and kind == "number" else None,
+            )
+        fitted.append(column)
+    return tuple(fitted)
+
+
+def _list_values(name: str, tables: Iterable[Table]) -> tuple[str, ...]:
+    """List the values of a category, sorted as numbers if all of them are, else as text."""
+    written = {write_value(v) for table in tables for v in table.columns[name].tolist()}
+    values = sort_names(value for value in written if value is not None)
+    if len(values) > _MOST_VALUES:
+        raise DataError(
+            f"column {name!r} has {len(values):,} different values, and a category may have "
+            f"{_MOST_VALUES:,}; leave the column out"
+        )
+    return tuple(values)
+
+
+def _read_inputs(column: Column, table: Table) -> np.ndarray:
+    """The inputs of a column before they are standardised, float64 (rows, width); NaN: missing."""
+    cells = table.columns[column.name]
+    if column.kind == "category":
+        positions = {value: position for position, value in enumerate(column.values)}
+        inputs = np.zeros((len(cells), column.width))
+        for row, cell in enumerate(cells.tolist()):
+            position = positions.get(write_value(cell) or "")
+            if position is not None:
+                inputs[row, position] = 1.0
+        return inputs
+    if cells.dtype.kind != "O":
+        return cells[:, np.newaxis]
+    row = next(r for r, cell in enumerate(cells) if cell and parse_number(cell) is None)
+    raise DataError(f"{table.locate(row, column.name)}: {cells[row]!r} is not a number; correct it")
+
+
+def _measure(name: str, inputs: Mapping[str, np.ndarray], by_site: bool) -> tuple[BySite, BySite]:
+    """Means and deviations of inputs, of all sites together or of each by itself."""
+    mean, deviation = _add_up(inputs.values())
+    if np.isnan(mean).any():
+        raise DataError(f"column {name!r} has no value in the training rows; leave it out")
+    if not by_site:
+        return {ALL: tuple(mean.tolist())}, {ALL: tuple(deviation.tolist())}
+    means, deviations = dict[str, Numbers](), dict[str, Numbers]()
+    for site, part in inputs.items():
+        own, spread = _add_up([part])
+        absent = np.isnan(own)  # a site that has no value of its own takes those of all
+        means[site] = tuple(np.where(absent, mean, own).tolist())
+        deviations[site] = tuple(np.where(absent, deviation, spread).tolist())
+    return means, deviations
+
+
+def _add_up(parts: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and deviation per input of the rows of several sites, from sums of each site."""
+    parts = list(parts)
+    known = [~np.isnan(part) for part in parts]
+    count = np.sum([mask.sum(axis=0) for mask in known], axis=0)
+    total = np.sum([np.nansum(part, axis=0) for part in parts], axis=0)
+    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    squares = np.sum([np.nansum((part - mean) ** 2, axis=0) for part in parts], axis=0)
+    deviation = np.sqrt(squares / np.maximum(count - 1, 1))
+    # a constant column leaves rounding errors only
+    flat = deviation <= 1e-12 * np.maximum(np.abs(mean), 1e-300)
+    return mean, np.where(flat, 1.0, deviation)
+
+
+def list_sites(columns: Iterable[Column]) -> tuple[str, ...]:
+    """The sites that have statistics of their own; empty where all share them."""
+    for column in columns:
+        for by_site in (column.mean, column.filling):
+            if by_site and ALL not in by_site:
+                return tuple(by_site)
+    return ()
+
+
+def encode(columns: Sequence[Column], table: Table, site: str | None = None) -> np.ndarray:
+    """Encode the rows of a table as float32 (rows, inputs), with the statistics of a site.
+
+    The table may have its columns in any order, and others beside them.
+    """
+    if lacks := [column.name for column in columns if column.name not in table.columns]:
+        have = list_first(list(table.columns))
+        raise DataError(f"{table.origin} has no column {lacks[0]!r}; it has: {have}")
+    sites = list_sites(columns)
+    if sites and site not in sites:
+        raise ConfigError(
+            f"client = {site!r}: the table was standardised for each site by itself; choose one, "
+            f"client= {list_first(sites)}"
+        )
+    key = site if sites and site is not None else ALL
+    parts = []
+    for column in columns:
+        part = _read_inputs(column, table)
+        gaps = np.isnan(part)
+        if gaps.any():
+            if column.filling is None:
+                refuse_missing(table, [column.name], "fill it in, or drop the row")
+            else:
+                part = np.where(gaps, column.filling[key], part)
+        if column.mean is not None and column.deviation is not None:
+            part = (part - column.mean[key]) / column.deviation[key]
+        parts.append(part)
+    return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+def stack_numbers(table: Table) -> np.ndarray:
+    """The columns of numbers of a table, in their order, as float32 (rows, columns)."""
+    kinds = find_kinds([table])
+    if texts := [name for name, kind in kinds.items() if kind == "category"]:
+        cells = table.columns[texts[0]]
+        row = next(row for row, cell in enumerate(cells) if cell is not None)
+        raise DataError(
+            f"{table.locate(row, texts[0])}: {cells[row]!r} is not a number; the run was trained "
+            "on arrays of numbers"
+        )
+    return np.column_stack(list(table.columns.values())).astype(np.float32)

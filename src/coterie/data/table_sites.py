@@ -1,0 +1,142 @@
+"""The tables of all sites, encoded together: kinds of columns, missing cells, test rows, inputs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from coterie.core.errors import DataError
+from coterie.core.formatting import counted
+from coterie.data import labels
+from coterie.data.datasets import Raw
+from coterie.data.encoding import (
+    Column,
+    encode,
+    find_kinds,
+    find_missing,
+    fit_columns,
+    is_missing,
+    refuse_missing,
+)
+from coterie.data.table import Table, TableOptions
+
+# the position of a site and its labels -> the rows to train on, and those to test with
+Split = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledTable:
+    """The rows of a site, and a cleaned label for each; `test` are rows that came for testing."""
+
+    table: Table
+    y: np.ndarray
+    test: "LabelledTable | None" = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedSites:
+    """The arrays of every site, the columns that made them, and notes for the user."""
+
+    parts: Mapping[str, Raw]
+    columns: tuple[Column, ...]
+    notes: tuple[str, ...]
+
+    def describe(self, joined: Raw) -> Raw:
+        """Add the description of the columns, and the notes, to the joined arrays."""
+        plain = tuple(column.to_plain() for column in self.columns)
+        return replace(joined, columns=plain, notes=self.notes)
+
+
+def label_rows(table: Table, label: str, key: str = "data.label") -> LabelledTable:
+    """Split the column of labels off; without a name for it, no row has a label."""
+    if not label:
+        return LabelledTable(table, labels.clean(None, len(table)))
+    values, rest = table.split_off(label, key)
+    return pair_rows(rest, values, lambda row: table.locate(row, label))
+
+
+def pair_rows(table: Table, values: Any, locate: labels.Locate | None = None) -> LabelledTable:
+    """Pair the rows of a table with labels that came beside it."""
+    where = locate or (lambda row: f"{table.origin}, row {table.rows[row]}")
+    return LabelledTable(table, labels.clean(values, len(table), table.origin, where))
+
+
+def encode_sites(
+    sites: Mapping[str, LabelledTable],
+    options: TableOptions,
+    split: Split,
+    dummies: bool = False,
+) -> EncodedSites:
+    """Encode the tables of sites, by what their training rows are like.
+
+    `split` tells the test rows of a site that brought none; `dummies` is as in `fit_columns`.
+    """
+    whole = [part.table for site in sites.values() for part in (site, site.test) if part]
+    kinds = find_kinds(whole, options.categorical)
+    notes = _count_missing(whole, kinds, options)
+    divided = {
+        name: _divide(index, _drop(site, kinds, options), split)
+        for index, (name, site) in enumerate(sites.items())
+    }
+    training = {name: train.table for name, (train, _) in divided.items()}
+    columns = fit_columns(training, kinds, options.standardise, options.missing, dummies)
+    parts = {}
+    for name, (train, test) in divided.items():
+        x, x_test = (encode(columns, part.table, name) for part in (train, test))
+        parts[name] = Raw(x, train.y, x_test, test.y)
+    return EncodedSites(parts, columns, notes)
+
+
+def _divide(index: int, site: LabelledTable, split: Split) -> tuple[LabelledTable, LabelledTable]:
+    if site.test is not None:
+        return replace(site, test=None), site.test
+    train, test = split(index, site.y)
+    return _take(site, train), _take(site, test)
+
+
+def _take(site: LabelledTable, rows: np.ndarray) -> LabelledTable:
+    return LabelledTable(site.table.take(rows), site.y[rows])
+
+
+def _drop(site: LabelledTable, kinds: Mapping[str, object], options: TableOptions) -> LabelledTable:
+    """Drop rows with a missing value, if that is how they are treated."""
+    if options.missing != "drop":
+        return site
+    kept = _take(site, np.flatnonzero(~find_missing(site.table, kinds)))
+    if not len(kept.table):
+        raise DataError(
+            f"{site.table.origin}: every row has a missing value, and data.missing = 'drop' leaves "
+            "none; use data.missing=mean, or leave a column out"
+        )
+    return replace(kept, test=_drop(site.test, kinds, options) if site.test else None)
+
+
+def _count_missing(
+    tables: list[Table], kinds: Mapping[str, object], options: TableOptions
+) -> tuple[str, ...]:
+    """Say what happens to missing values, or refuse them."""
+    if options.missing == "refuse":
+        for table in tables:
+            remedy = "fill it in, or use data.missing=mean or data.missing=drop"
+            refuse_missing(table, kinds, remedy)
+        return ()
+    if options.missing == "drop":
+        total = sum(map(len, tables))
+        dropped = sum(int(find_missing(table, kinds).sum()) for table in tables)
+        if not dropped:
+            return ()
+        return (f"{dropped:,} of {total:,} rows have a missing value and are left out",)
+    notes = []
+    treatments = {"number": "filled in with the mean", "category": "left without a value"}
+    for kind, treatment in treatments.items():
+        counts = {
+            name: sum(int(is_missing(table.columns[name]).sum()) for table in tables)
+            for name in kinds
+            if kinds[name] == kind
+        }
+        named = [f"{name} {count:,}" for name, count in counts.items() if count]
+        if named:
+            cells = counted(sum(counts.values()), "missing cell")
+            notes.append(f"{cells} {treatment}: {', '.join(named)}")
+    return tuple(notes)

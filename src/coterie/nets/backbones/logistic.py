@@ -1,0 +1,32 @@
+"""Logistic regression: the classifier straight on the inputs, with `net.projection = 0`.
+
+h = flatten(x);   a supervised network is then softmax(W h + b)
+"""
+
+import math
+
+from torch import Tensor, nn
+
+from coterie.core.settings import NetSettings
+from coterie.nets.build import Backbone, check_no_first_norm, check_no_norm
+
+
+class Identity(Backbone):
+    """The inputs themselves as representation."""
+
+    def __init__(self, entries: int) -> None:
+        super().__init__()
+        self.width = entries
+        self.flatten = nn.Flatten()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, ...) -> (n, entries)."""
+        h: Tensor = self.flatten(x)
+        return h
+
+
+def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
+    """Build it for samples of any shape."""
+    check_no_first_norm(settings)
+    check_no_norm(settings)
+    return Identity(math.prod(shape))
