@@ -262,7 +262,7 @@ def _state_table(name: str, source: ModuleType, table: TableOptions) -> tuple[Ta
 
 def _parameters(source: ModuleType) -> Collection[str]:
     reader = getattr(source, "decode", None) or source.read
-    return inspect.signature(reader).parameters
+    return inspect.signature(reader).parameters if callable(reader) else ()
 
 
 def _find_pointer(

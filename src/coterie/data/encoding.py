@@ -34,7 +34,7 @@ BySite = Mapping[str, Numbers]
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """How the cells of a column become inputs; without `mean` they are not standardised."""
 
     name: str
@@ -65,7 +65,7 @@ class Column:
         return numbers[0] if self.kind == "number" else list(numbers)
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "Column":
+    def from_plain(cls, plain: Mapping[str, Any]) -> "TableColumn":
         """Read what `to_plain` wrote."""
         statistics = {
             key: _wrap(plain[key]) for key in ("mean", "deviation", "filling") if key in plain
@@ -157,7 +157,7 @@ def fit_columns(
     standardise: Standardise = "federated",
     missing: Missing = "mean",
     dummies: bool = False,
-) -> tuple[Column, ...]:
+) -> tuple[TableColumn, ...]:
     """Fit the encoding of every column to the training rows of all sites, by name.
 
     With `dummies` a category has no input for its first value, and its inputs are standardised
@@ -168,12 +168,12 @@ def fit_columns(
         values: tuple[str, ...] = ()
         if kind == "category":
             values = _list_values(name, training.values())[1 if dummies else 0 :]
-        column = Column(name, kind, values)
+        column = TableColumn(name, kind, values)
         scaled = standardise != "none" and (kind == "number" or dummies)
         if kind == "number" or scaled:
             inputs = {site: _read_inputs(column, table) for site, table in training.items()}
             means, deviations = _measure(name, inputs, standardise == "site")
-            column = Column(
+            column = TableColumn(
                 name,
                 kind,
                 values,
@@ -197,7 +197,7 @@ def _list_values(name: str, tables: Iterable[Table]) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _read_inputs(column: Column, table: Table) -> np.ndarray:
+def _read_inputs(column: TableColumn, table: Table) -> np.ndarray:
     """The inputs of a column before they are standardised, float64 (rows, width); NaN: missing."""
     cells = table.columns[column.name]
     if column.kind == "category":
@@ -244,7 +244,7 @@ def _add_up(parts: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.where(flat, 1.0, deviation)
 
 
-def list_sites(columns: Iterable[Column]) -> tuple[str, ...]:
+def list_sites(columns: Iterable[TableColumn]) -> tuple[str, ...]:
     """The sites that have statistics of their own; empty where all share them."""
     for column in columns:
         for by_site in (column.mean, column.filling):
@@ -253,7 +253,7 @@ def list_sites(columns: Iterable[Column]) -> tuple[str, ...]:
     return ()
 
 
-def encode(columns: Sequence[Column], table: Table, site: str | None = None) -> np.ndarray:
+def encode(columns: Sequence[TableColumn], table: Table, site: str | None = None) -> np.ndarray:
     """Encode the rows of a table as float32 (rows, inputs), with the statistics of a site.
 
     The table may have its columns in any order, and others beside them.

@@ -11,7 +11,7 @@ from coterie.core.formatting import counted
 from coterie.data import labels
 from coterie.data.datasets import Raw
 from coterie.data.encoding import (
-    Column,
+    TableColumn,
     encode,
     find_kinds,
     find_missing,
@@ -39,7 +39,7 @@ class EncodedSites:
     """The arrays of every site, the columns that made them, and notes for the user."""
 
     parts: Mapping[str, Raw]
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     notes: tuple[str, ...]
 
     def describe(self, joined: Raw) -> Raw:

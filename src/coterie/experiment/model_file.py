@@ -8,7 +8,7 @@ from typing import Any
 
 from coterie.core.errors import DataError
 from coterie.core.files import replace_durably
-from coterie.data.encoding import Column, list_sites
+from coterie.data.encoding import TableColumn, list_sites
 
 MODEL_FILE = "model.json"
 FORMAT = 1
@@ -31,7 +31,7 @@ class InputDescription:
     @property
     def sites(self) -> tuple[str, ...]:
         """The sites by which a table was standardised; empty where all share one mean."""
-        return list_sites(map(Column.from_plain, self.columns))
+        return list_sites(map(TableColumn.from_plain, self.columns))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from coterie.core.errors import DataError
 from coterie.core.formatting import list_first
 from coterie.data.augment import Normalise
-from coterie.data.encoding import Column, encode, stack_numbers
+from coterie.data.encoding import TableColumn, encode, stack_numbers
 from coterie.data.inputs import Inputs, read_path, read_table
 from coterie.data.samples import read_samples
 from coterie.data.table import Table
@@ -29,7 +29,7 @@ def to_input(x: Any, wanted: InputDescription, client: str | None = None) -> Ten
     read = read_files(x, wanted).x if is_path else x
     read = read if isinstance(read, Table) else read_samples(read, name="x").x
     if wanted.columns:
-        columns = list(map(Column.from_plain, wanted.columns))
+        columns = list(map(TableColumn.from_plain, wanted.columns))
         return torch.from_numpy(encode(columns, _check_table(read, columns), client))
     array = _arrange(stack_numbers(read) if isinstance(read, Table) else read, wanted)
     if array.dtype.kind not in "biuf":
@@ -53,7 +53,7 @@ def read_files(
     )
 
 
-def _check_table(given: np.ndarray | Table, columns: Sequence[Column]) -> Table:
+def _check_table(given: np.ndarray | Table, columns: Sequence[TableColumn]) -> Table:
     """Refuse samples without names of columns, for a run on a table."""
     if not isinstance(given, Table):
         names = list_first([column.name for column in columns])

@@ -36,7 +36,15 @@ from coterie.kit.pairs import PairPool, Pairs
 from coterie.kit.rules import Gather, Mean, Rule, Rules, Sum
 from coterie.kit.stages import Answer, Replies, Stage, State, resolve, split, trim
 from coterie.nets.build import Backbone
-from coterie.nets.heads import Network, Outputs, TargetNetwork, follow, mlp_head, moon_projector
+from coterie.nets.heads import (
+    Network,
+    Outputs,
+    TargetNetwork,
+    follow,
+    make_classifier,
+    mlp_head,
+    moon_projector,
+)
 
 # fmt: off
 __all__ = [
@@ -46,7 +54,8 @@ __all__ = [
     "Outputs", "PairPool", "Pairs", "Payload", "References", "Replies", "Reply", "Round", "Rule",
     "Rules", "ServerContext", "ServerState", "Shard", "Stage", "State", "Stepper", "Sum",
     "TargetNetwork", "Tensors", "class_imbalance", "clustering", "fields", "follow", "losses",
-    "mlp_head", "moon_projector", "parameters", "personal", "prototypes", "pull_towards", "resolve",
-    "seeds", "self_supervised", "server_training", "split", "stock", "train", "trim",
+    "make_classifier", "mlp_head", "moon_projector", "parameters", "personal", "prototypes",
+    "pull_towards", "resolve", "seeds", "self_supervised", "server_training", "split", "stock",
+    "train", "trim",
 ]
 # fmt: on

@@ -22,6 +22,7 @@ class Backbone(nn.Module):
     """A module that maps a batch to vectors of length `width`."""
 
     width: int
+    one_logit = False  # whether two classes on it begin as the halves of a single logit
     in_lanes = False  # whether its first layer wants the samples of a batch innermost in memory
 
 

@@ -18,6 +18,9 @@ from coterie.native.frozen_network import OneCall
 from coterie.nets.norm import has_peer_norm, paired
 
 
+_TWO = 2  # classes
+
+
 class Outputs(NamedTuple):
     """What a forward pass gives; z is h where there is no projector."""
 
@@ -89,6 +92,21 @@ class Network(nn.Module):
             together: Outputs = self(torch.cat(list(views)))
         columns = [[None] * len(views) if o is None else o.chunk(len(views)) for o in together]
         return tuple(Outputs(*row) for row in zip(*columns, strict=True))
+
+
+def make_classifier(width: int, classes: int, one_logit: bool = False) -> nn.Linear:
+    """A linear layer with one logit a class.
+
+    With `one_logit`, two classes begin as -s/2 and s/2, where s is the one logit of a layer of its
+    own: gradients keep it so, and the layer is logistic regression, not twice as spread at first.
+    """
+    layer = nn.Linear(width, classes)
+    if one_logit and classes == _TWO:
+        with torch.no_grad():
+            for weight in layer.parameters():
+                weight[1] /= 2
+                weight[0] = -weight[1]
+    return layer
 
 
 def moon_projector(width: int, projection: int) -> nn.Module:

@@ -7,10 +7,9 @@ The classifier sits on z, behind the projector, as in MOON, FedProc and FedSSC; 
 from dataclasses import dataclass
 from typing import final
 
-from torch import nn
 from torch.nn import functional as F
 
-from coterie.kit import Backbone, Batch, Loss, Network, Objective, moon_projector
+from coterie.kit import Backbone, Batch, Loss, Network, Objective, make_classifier, moon_projector
 
 
 @final
@@ -24,7 +23,9 @@ class Supervised(Objective):
         """Build backbone, projector, classifier."""
         projector = moon_projector(backbone.width, projection) if projection else None
         width = projection or backbone.width
-        return Network(backbone, projector=projector, classifier=nn.Linear(width, classes))
+        one_logit = not projection and getattr(backbone, "one_logit", False)
+        classifier = make_classifier(width, classes, one_logit)
+        return Network(backbone, projector=projector, classifier=classifier)
 
     def loss(self, net: Network, batch: Batch) -> Loss:
         """Compute the mean cross-entropy of the batch."""

@@ -1,6 +1,9 @@
 """Logistic regression: the classifier straight on the inputs, with `net.projection = 0`.
 
 h = flatten(x);   a supervised network is then softmax(W h + b)
+
+Two classes begin as the halves of one logit, -s/2 and s/2, and stay so: a step moves s twice as far
+as it moves each of them, so that a published rate for one logit is to be halved.
 """
 
 import math
@@ -13,6 +16,8 @@ from coterie.nets.build import Backbone, check_no_first_norm, check_no_norm
 
 class Identity(Backbone):
     """The inputs themselves as representation."""
+
+    one_logit = True
 
     def __init__(self, entries: int) -> None:
         super().__init__()
