@@ -150,11 +150,11 @@ def load(
     registry.check_known("data.name", name, names())
     source = import_module(f"coterie.data.sources.{name.replace('-', '_')}")
     checks.check_resize(name, resize, hasattr(source, "decode"))
-    stated = (*_state_kind(name, source, kind), *_state_table(name, source, table))
+    stated = _state_kind(name, source, kind) | _state_table(name, source, table)
     folder = (cache or default_cache()).absolute()
     pointer = None
     if hasattr(source, "files"):
-        how = [asdict(entry) if isinstance(entry, TableOptions) else entry for entry in stated]
+        how = [asdict(v) if isinstance(v, TableOptions) else v for v in stated.values()]
         pointer = _find_pointer(folder, name, (resize, *how), _list_files(source, root))
     if pointer:
         # If the pointer is missing, or its folder is damaged, the data are only decoded again.
@@ -164,12 +164,12 @@ def load(
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(dir=folder, prefix=".", ignore_cleanup_errors=True) as scratch:
-                raw = source.decode(root, resize, Path(scratch), *stated)
+                raw = source.decode(root, resize, Path(scratch), **stated)
                 dataset = _cache(name, raw, folder, root)
         except OSError as error:
             raise _unwritable(folder, error) from error
     else:
-        dataset = _cache(name, source.read(root, *stated), folder, root or name)
+        dataset = _cache(name, source.read(root, **stated), folder, root or name)
     if pointer:
         # The pointer only saves time, so a read-only cache that has the data will do.
         with contextlib.suppress(CheckpointError):
@@ -235,29 +235,29 @@ def _list_files(source: ModuleType, root: str) -> tuple[Path, ...]:
         raise DataError(f"{root} cannot be read ({error}); check data.root") from error
 
 
-def _state_kind(name: str, source: ModuleType, kind: AnyKind) -> tuple[AnyKind, ...]:
+def _state_kind(name: str, source: ModuleType, kind: AnyKind) -> dict[str, Any]:
     """Return the arguments that tell a source the kind of data: none if the user stated none."""
     if kind == "auto":
-        return ()
+        return {}
     if "kind" in _parameters(source):
-        return (kind,)
+        return {"kind": kind}
     if kind == ("table" if "table" in _parameters(source) else "image"):
-        return ()
+        return {}
     has = "tables" if "table" in _parameters(source) else "images"
     raise ConfigError(f"data.kind = {kind!r}, and the data set {name!r} has {has}")
 
 
-def _state_table(name: str, source: ModuleType, table: TableOptions) -> tuple[TableOptions, ...]:
+def _state_table(name: str, source: ModuleType, table: TableOptions) -> dict[str, Any]:
     """Return the options of tables, for a source that reads some; else refuse stated ones."""
     if "table" in _parameters(source):
-        return (table,)
+        return {"table": table}
     for key, value in asdict(table).items():
         if value != getattr(_NO_TABLE, key):
             raise ConfigError(
                 f"data.{key} = {value!r} is for tables, and the data set {name!r} is none; "
                 "leave it out"
             )
-    return ()
+    return {}
 
 
 def _parameters(source: ModuleType) -> Collection[str]:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from coterie.native.frozen_network import OneCall
 from coterie.nets.norm import has_peer_norm, paired
 
-
 _TWO = 2  # classes
 
 
