@@ -99,9 +99,7 @@ def test_arrays_need_their_kind_where_axes_do_not_tell(tmp_path: Path) -> None:
         ({"site": "x"}, "data.site='x' is no column"),
     ],
 )
-def test_a_wrong_column_is_named(
-    tmp_path: Path, options: dict[str, str], message: str
-) -> None:
+def test_a_wrong_column_is_named(tmp_path: Path, options: dict[str, str], message: str) -> None:
     root = save(tmp_path / "d", make_table(8), FEATURES)
     with pytest.raises(DataError, match=message):
         datasets.load("huggingface", root, table=TableOptions(**options))

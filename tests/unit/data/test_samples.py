@@ -1,5 +1,6 @@
 """What a Python program may pass as samples, and what becomes of it."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from coterie.core.errors import DataError
+from coterie.data.encoding import stack_numbers
 from coterie.data.samples import read_samples, split_frame
+from coterie.data.table import Table
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 Y = [0, 1, 0, 1]
@@ -43,10 +46,12 @@ FORMS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_same_arrays(form: str) -> None:
+def test_every_form_gives_the_same_numbers(form: str) -> None:
     given, expected = FORMS[form]
     read = read_samples(given)
-    assert np.array_equal(read.x, X)
+    x = stack_numbers(read.x) if isinstance(read.x, Table) else read.x
+    assert np.array_equal(x, X)
+    assert isinstance(read.x, Table) == ("frame" in form)
     assert (read.y is None) == (expected is None)
     assert expected is None or list(read.y) == expected
 
@@ -54,18 +59,26 @@ def test_every_form_gives_the_same_arrays(form: str) -> None:
 def test_a_column_of_a_frame_has_the_labels() -> None:
     frame = FRAME.assign(died=["yes", "no", None, "no"])
     read = read_samples(frame, label="died")
-    assert np.array_equal(read.x, X)
-    assert list(read.y)[:2] == ["yes", "no"]
-    with pytest.raises(DataError, match=r"label='dead' is no column .* it has: a, b, c, died"):
+    assert isinstance(read.x, Table) and list(read.x.columns) == ["a", "b", "c"]
+    assert list(read.y) == ["yes", "no", None, "no"]
+    with pytest.raises(DataError, match=r"label='dead' is no column; it has: a, b, c, died"):
         read_samples(frame, label="dead")
-    with pytest.raises(DataError, match="site 'n', column 'died': 'yes' is not a number"):
-        read_samples(frame, name="site 'n'")
+
+
+def test_a_csv_file_has_its_columns_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "north.csv"
+    FRAME.assign(died=Y).to_csv(path, index=False)
+    read = read_samples(path, label="died", name="site 'north'")
+    assert isinstance(read.x, Table) and list(read.y) == Y
+    assert np.array_equal(stack_numbers(read.x), X)
 
 
 def test_a_frame_is_split_by_its_column_of_sites() -> None:
-    parts = split_frame(FRAME.assign(site=["s", "n", "s", "n"]), "site")
+    parts = split_frame(FRAME.assign(site=["s", "n", "s", "n"], y=Y), "site", "y")
     assert list(parts) == ["n", "s"]
-    assert parts["s"]["a"].tolist() == [0.0, 6.0]
+    south = parts["s"].x
+    assert isinstance(south, Table) and south.columns["a"].tolist() == [0.0, 6.0]
+    assert list(parts["n"].y) == [1, 1]
     with pytest.raises(DataError, match="row 1, column 'site': the site is missing"):
         split_frame(FRAME.assign(site=["s", None, "s", "n"]), "site")
 
