@@ -100,7 +100,9 @@ def test_frames_and_arrays_are_not_mixed() -> None:
     sites = {"a": FRAME[["age"]], "b": np.zeros((5, 1))}
     with pytest.raises(DataError, match="site 'b' has no names of columns, and others have"):
         coterie.fit(sites, objective="simclr")
-    with pytest.raises(ConfigError, match=r"data.missing = 'drop' is for tables with named columns"):
+    with pytest.raises(
+        ConfigError, match=r"data.missing = 'drop' is for tables with named columns"
+    ):
         coterie.fit(
             {"a": (np.zeros((9, 2)), [0, 1, 0] * 3)}, data={"missing": "drop"}, out=Path("never")
         )
