@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from coterie.core.errors import DataError
 from coterie.data.encoding import stack_numbers
+from coterie.data.labels import clean
 from coterie.data.samples import read_samples, split_frame
 from coterie.data.table import Table
 
@@ -60,9 +61,16 @@ def test_a_column_of_a_frame_has_the_labels() -> None:
     frame = FRAME.assign(died=["yes", "no", None, "no"])
     read = read_samples(frame, label="died")
     assert isinstance(read.x, Table) and list(read.x.columns) == ["a", "b", "c"]
-    assert list(read.y) == ["yes", "no", None, "no"]
+    assert clean(read.y, len(frame)).tolist() == ["yes", "no", "", "no"]
     with pytest.raises(DataError, match=r"label='dead' is no column; it has: a, b, c, died"):
         read_samples(frame, label="dead")
+
+
+def test_labels_of_a_frame_keep_their_text() -> None:
+    labels = ["01", " a", "NA", "?"]
+    frame = FRAME.assign(site="n", grade=labels)
+    assert list(read_samples(frame, label="grade").y) == labels
+    assert list(split_frame(frame, "site", "grade")["n"].y) == labels
 
 
 def test_a_csv_file_has_its_columns_by_name(tmp_path: Path) -> None:
