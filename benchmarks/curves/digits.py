@@ -3,8 +3,8 @@
     python benchmarks/curves/digits.py               runs what is missing in runs/curves, then draws
     python benchmarks/curves/digits.py --draw        draws again from digits.json beside this file
 
-Every run is a shipped configuration as it is (`coterie run digits/NAME run.seed=SEED`), on three
-seeds. A line is the mean over the seeds.
+Every run is a shipped configuration with the network of the papers (`coterie run digits/NAME
+net.backbone=simple-cnn run.seed=SEED`), on three seeds. A line is the mean over the seeds.
 """
 
 import argparse
@@ -45,6 +45,7 @@ def measure(folder: Path) -> Curves:
                 out=folder / f"{name}-{seed}",
                 resume=True,
                 run={"seed": seed},
+                net={"backbone": "simple-cnn"},
                 executor={"kind": "serial"},
             )
             accuracies = [event.metrics["accuracy"] for event in result.history]
