@@ -1,4 +1,4 @@
-"""The shipped configurations for HAPT, on made signals of three persons."""
+"""Shipped configurations of natural federations: HAPT, on made signals of three persons."""
 
 from pathlib import Path
 
