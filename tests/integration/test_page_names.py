@@ -41,7 +41,8 @@ OBJECTS = {
 CLASS = re.compile(r"([A-Z][a-z]+[A-Za-z]*|[A-Z]{2,}[a-z][A-Za-z]*)(?:\.(\w+))?(?:\(.*\))?")
 
 
-OTHERS = {"None", "True", "False", "Philox", "SupConLoss"}  # of Python, numpy, FedProc's authors
+# of Python, numpy, Hugging Face's `datasets`, FedProc's authors
+OTHERS = {"None", "True", "False", "NaN", "Philox", "ClassLabel", "SupConLoss"}
 
 
 def names() -> Iterator[tuple[Path, str]]:
