@@ -113,6 +113,7 @@ BACKBONES: dict[str, tuple[int, ...]] = {
     "resnet18": (3, 16, 16),
     "resnet50": (3, 16, 16),
     "mlp": (6,),
+    "logistic": (6,),
     "conv1d": (2, 40),
 }
 
