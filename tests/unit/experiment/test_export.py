@@ -115,6 +115,7 @@ BACKBONES: dict[str, tuple[int, ...]] = {
     "mlp": (6,),
     "logistic": (6,),
     "conv1d": (2, 40),
+    "logistic": (7,),
 }
 
 
