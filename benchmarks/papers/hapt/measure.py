@@ -1,12 +1,13 @@
 """HAPT: probes on a federated encoder beside training from scratch on the same few labels.
 
-    python benchmarks/papers/hapt/measure.py --root DIR [--out FOLDER] [--seeds 3]
+    python benchmarks/papers/hapt/measure.py --root DIR [--out FOLDER] [--seeds 3] [--finished]
 
 DIR as for `coterie run hapt/simclr data.root=DIR`. With each seed: federated SimCLR and SimSiam by
 their shipped configurations, the untrained network, and supervised training on 1 % and 10 % of the
 labels, the same ones that the probes of that seed get. Labels are in one place, or each at its
 person; training starts from scratch, or from the encoder of SimCLR. Runs that are finished are
-kept, others are resumed. After each seed outcome.json and table.md are written beside this file.
+kept, others are resumed; with --finished they are left out. After each seed outcome.json and
+table.md are written beside this file; a cell with fewer seeds says how many.
 """
 
 import argparse
@@ -50,6 +51,8 @@ def train_encoder(
     root: str, config: str, changes: Mapping[str, Any], seed: int, out: Path
 ) -> Result:
     """Run a shipped configuration, with all probes after the last round."""
+    if is_finished(out):
+        return coterie.load(out)
     last = {"evaluate.last": PROBES, "data.root": root, "run.seed": seed}
     return coterie.run(f"hapt/{config}", out=out, resume=True, progress=False, **last, **changes)
 
@@ -77,6 +80,8 @@ def normalise(data: Dataset, x: np.ndarray) -> np.ndarray:
 
 def fit_few(data: Dataset, share: float, seed: int, out: Path, **tables: Any) -> Result:
     """Call `fit` on the windows of all persons, of which a share is labelled."""
+    if is_finished(out):
+        return coterie.load(out)
     return coterie.fit(
         hide_labels(data, share, seed),
         test=(normalise(data, data.x_test), data.y_test),
@@ -125,25 +130,35 @@ def probe_at_persons(data: Dataset, share: float, seed: int, out: Path, weights:
     return result.metrics["federated_probe"]
 
 
-def measure(root: str, out: Path, seed: int) -> Rows:
-    """Run everything with one seed; return the metrics of each row."""
+def measure(root: str, out: Path, seed: int, finished: bool) -> Rows:
+    """Run everything with one seed, or read what is finished; return the metrics of each row."""
     data = load("hapt", root)
-    rows: Rows = {}
+    rows: Rows = {name: {} for name in (*ENCODERS, *SUPERVISED, AT_PERSONS)}
     for name, (config, changes) in ENCODERS.items():
         folder = out / f"{name.replace(' ', '-')}-{seed}"
-        rows[name] = dict(train_encoder(root, config, changes, seed, folder).metrics)
+        if not finished or is_finished(folder):
+            rows[name] = dict(train_encoder(root, config, changes, seed, folder).metrics)
     simclr = out / f"federated-SimCLR-{seed}"
-    encoder = coterie.load(simclr).export(simclr / "encoder.safetensors", what="encoder")
+    if not is_finished(simclr):
+        return rows
+    encoder = str(simclr / "encoder.safetensors")
+    if not Path(encoder).exists():
+        coterie.load(simclr).export(encoder, what="encoder")
     for label, share in SHARES.items():
         for row, (method, tuned) in SUPERVISED.items():
-            weights = str(encoder) if tuned else ""
             folder = out / name_folder(row, share, seed)
-            score = train_supervised(data, share, seed, folder, method, weights)
-            rows.setdefault(row, {})[label] = score
+            if not finished or is_finished(folder):
+                weights = encoder if tuned else ""
+                rows[row][label] = train_supervised(data, share, seed, folder, method, weights)
         folder = out / name_folder(AT_PERSONS, share, seed)
-        score = probe_at_persons(data, share, seed, folder, str(encoder))
-        rows.setdefault(AT_PERSONS, {})[label] = score
+        if not finished or is_finished(folder):
+            rows[AT_PERSONS][label] = probe_at_persons(data, share, seed, folder, encoder)
     return rows
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run has ended: its report is written last."""
+    return (folder / "report.html").exists()
 
 
 def name_folder(row: str, share: float, seed: int) -> str:
@@ -175,18 +190,18 @@ def write(found: Mapping[int, Rows]) -> None:
         cells = []
         for names in columns.values():
             values = [rows[row][n] for rows in found.values() for n in names if n in rows[row]]
-            cells.append(show(values))
+            cells.append(show(values, len(found)))
         lines.append(f"| {row} | {' | '.join(cells)} |")
     (HERE / "table.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
 
-def show(values: list[float]) -> str:
-    """Write mean and deviation in per cent."""
+def show(values: list[float], seeds: int) -> str:
+    """Write mean and deviation in per cent, and how many seeds there are if not all."""
     if not values:
         return ""
     spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{100 * fmean(values):.1f}{spread}"
+    return f"{100 * fmean(values):.1f}{spread}{f' ({len(values)})' if len(values) < seeds else ''}"
 
 
 def main() -> None:
@@ -195,10 +210,11 @@ def main() -> None:
     parser.add_argument("--root", required=True)
     parser.add_argument("--out", type=Path, default=Path("runs/hapt"))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--finished", action="store_true")
     given = parser.parse_args()
     found: dict[int, Rows] = {}
     for seed in range(given.seeds):
-        found[seed] = measure(given.root, given.out, seed)
+        found[seed] = measure(given.root, given.out, seed, given.finished)
         write(found)
 
 

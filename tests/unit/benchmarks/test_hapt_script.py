@@ -52,6 +52,6 @@ def test_labels_from_scratch_are_those_of_the_probe(
 
 def test_means_are_written_in_per_cent_with_deviations() -> None:
     show = runpy.run_path(str(SCRIPT))["show"]
-    assert show([0.5, 0.6, 0.7]) == "60.0 ± 10.0"
-    assert show([0.5]) == "50.0"
-    assert show([]) == ""
+    assert show([0.5, 0.6, 0.7], 3) == "60.0 ± 10.0"
+    assert show([0.5], 3) == "50.0 (1)"
+    assert show([], 3) == ""
