@@ -37,6 +37,7 @@ def ctx(request: pytest.FixtureRequest, augment: str, tmp_path: Path) -> Iterato
     if request.param == "native" and isinstance(found := library(), Missing):
         pytest.skip(found.reason)
     changes = {
+        "net.backbone": "simple-cnn",
         "net.kernel": request.param,
         "data.augment": augment,
         "local.epochs": 2,
