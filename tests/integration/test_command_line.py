@@ -217,15 +217,6 @@ def test_list_knows_every_shipped_configuration(command: Command) -> None:
     command("list", "recipes")
 
 
-def test_version_and_help(command: Command) -> None:
-    assert command("--version") == f"coterie {coterie.__version__}\n"
-    for option in ("-h", "--help"):
-        for word in ("run", "list", "doctor", "--version", "--install-completion"):
-            assert word in command(option)
-    for word in ("--out", "--resume", "--watch", "--dry-run", "--quiet", "--debug"):
-        assert word in command("run", "--help")
-
-
 def test_without_a_command_there_is_help_and_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import coterie
 import toy
 from coterie.cli.main import app, main
 from coterie.cli.terminal import echo, echo_table
@@ -45,6 +46,15 @@ def finished(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished") / "run"
     toy.run(toy_data, folder, run={"rounds": 1})
     return folder
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert say(["--version"], capsys) == f"coterie {coterie.__version__}\n"
+    for option in ("-h", "--help"):
+        said = say([option], capsys)
+        assert all(word in said for word in ("--version", "--install-completion"))
+    for word in ("--out", "--resume", "--watch", "--dry-run", "--quiet", "--debug"):
+        assert word in say(["run", "--help"], capsys)
 
 
 @pytest.mark.parametrize("name", NAMES)

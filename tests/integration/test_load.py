@@ -65,7 +65,12 @@ def toy_run(data: Path, folder: Path, **changes: Any) -> Result:
 def test_predictions_on_the_digits_have_the_accuracy_that_was_measured(
     kernel: str, tmp_path: Path
 ) -> None:
-    result = coterie.run("digits/fedavg", out=tmp_path / "run", **SMALL, net={"kernel": kernel})
+    result = coterie.run(
+        "digits/fedavg",
+        out=tmp_path / "run",
+        **SMALL,
+        net={"backbone": "simple-cnn", "kernel": kernel},
+    )
     digits = datasets.load("digits")
     alone = moved(result, tmp_path / "moved")
     for images in (digits.x_test, digits.x_test[:, 0], digits.x_test / np.float32(255)):

@@ -1,13 +1,15 @@
 """When the progress of a run is shown, and in which form."""
 
 import io
+import re
 import sys
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from coterie.engine.record import RoundEvent, StartEvent
-from coterie.report.progress import is_notebook, show_progress
+from coterie.report.progress import Display, announce, is_notebook, show_progress
 
 
 class Terminal(io.StringIO):
@@ -69,6 +71,22 @@ def test_a_notebook_has_a_plain_line_a_round(
     shown = capsys.readouterr().out
     assert len(shown.splitlines()) == 4 and "\x1b" not in shown
     assert play(False) == 0
+
+
+def test_before_the_first_round_a_terminal_says_what_is_done_and_breaks_lines_at_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    console = Console(file=terminal, width=40, force_terminal=True)
+    with Display(console, ["a title of eight words, which is too long"]) as display:
+        announce([display, print], "loading data")
+        display._progress.refresh()
+        display(StartEvent("here", 3, 0, 2, baseline="accuracy 0.1 untrained"))  # type: ignore[arg-type]
+    shown = terminal.getvalue()
+    assert "loading data" in shown and "starting" not in shown
+    assert "before training: accuracy 0.1 untrained" in shown
+    assert re.search(r"which is\s*\n.*too long|which\s*\n.*is too long", shown)
 
 
 def test_a_terminal_has_a_live_display(monkeypatch: pytest.MonkeyPatch) -> None:
