@@ -115,7 +115,6 @@ BACKBONES: dict[str, tuple[int, ...]] = {
     "mlp": (6,),
     "logistic": (6,),
     "conv1d": (2, 40),
-    "logistic": (7,),
 }
 
 
