@@ -99,7 +99,7 @@ class Display:
         self._say(f"{clients}, {rounds} -> {event.folder}")
         if event.baseline:
             self._say(f"before training: {event.baseline}")
-        self.tell(f"round {event.first + 1}: waiting for the first client")
+        self.tell("waiting for the first client")
 
     def _round(self, event: RoundEvent) -> None:
         self._sent += event.bytes_up + event.bytes_down
