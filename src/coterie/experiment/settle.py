@@ -60,7 +60,7 @@ def settle(config: Config, dataset: Dataset, shares: Partition) -> Settled:
     config, views = _settle_views(config, dataset)
     shares, unlabelled = _select_labelled(config, dataset, shares)
     config, left_out = _settle_evaluators(config, dataset, shares)
-    unseen, kept = _choose_unseen(config, shares)
+    unseen, kept = _choose_unseen(config, dataset, shares)
     return Settled(config, shares, unseen, (*views, *unlabelled, *left_out, *kept))
 
 
@@ -171,7 +171,7 @@ def _part(trains: bool) -> str:
 
 
 def _choose_unseen(
-    config: Config, shares: Partition
+    config: Config, dataset: Dataset, shares: Partition
 ) -> tuple[tuple[ClientId, ...], tuple[str, ...]]:
     """Draw the clients of `cohort.unseen`, or say why there cannot be so many."""
     count, clients = config.cohort.unseen, list_clients(shares)
@@ -182,6 +182,11 @@ def _choose_unseen(
         name = config.tables["method"]["name"]
         raise ConfigError(
             f"{key}: method.name = {name!r} merges all clients; leave one of them out"
+        )
+    if dataset.columns and config.data.standardise == "federated":
+        raise ConfigError(
+            f"{key}: data.standardise = 'federated' takes means over all sites, those that are kept "
+            "unseen too; use data.standardise = 'site' or 'none'"
         )
     if count >= len(clients):
         raise ConfigError(

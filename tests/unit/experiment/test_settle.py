@@ -10,6 +10,7 @@ from coterie.core.errors import ConfigError
 from coterie.data.datasets import Dataset, Groups, Raw, store
 from coterie.data.partition import Partition
 from coterie.experiment.config import load
+from coterie.experiment.prepare import prepare
 from coterie.experiment.settle import follow_groups, list_unlabelled, settle
 
 SAMPLES = 20
@@ -102,3 +103,11 @@ def test_a_method_with_views_of_its_own_gets_two(dataset: Dataset) -> None:
     assert settle(load({}, changes), dataset, shares()).config.data.augment == "resized-crop"
     with pytest.raises(ConfigError, match=r"data\.augment = 'none' makes the two views"):
         settle(load({}, {**changes, "data.augment": "none"}), dataset, shares())
+
+
+def test_means_over_all_sites_rule_unseen_clients_out(tmp_path: Path) -> None:
+    changes: dict[str, object] = {"cohort.unseen": 1}
+    with pytest.raises(ConfigError, match=r"cohort\.unseen = 1: data\.standardise = 'federated'"):
+        prepare(load("heart/fedavg", changes), tmp_path)
+    kept = prepare(load("heart/fedavg", {**changes, "data.standardise": "site"}), tmp_path)
+    assert len(kept.unseen) == 1
