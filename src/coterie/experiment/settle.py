@@ -185,8 +185,8 @@ def _choose_unseen(
         )
     if dataset.columns and config.data.standardise == "federated":
         raise ConfigError(
-            f"{key}: data.standardise = 'federated' takes means over all sites, those that are kept "
-            "unseen too; use data.standardise = 'site' or 'none'"
+            f"{key}: data.standardise = 'federated' takes means over all sites, unseen ones too; "
+            "use data.standardise = 'site' or 'none'"
         )
     if count >= len(clients):
         raise ConfigError(
