@@ -60,8 +60,18 @@ def save_weights(net: nn.Module, description: Mapping[str, Any]) -> bytes:
     """Write the bare weights as safetensors."""
     weights = {name: tensor.clone().contiguous() for name, tensor in net.state_dict().items()}
     metadata = {"format": "pt", DESCRIPTION: json.dumps(description)}
-    data: bytes = save(weights, metadata=metadata)
-    return data
+    return _sort_header(save(weights, metadata=metadata))
+
+
+def _sort_header(data: bytes) -> bytes:
+    """Write the JSON header of a safetensors file in order, so that equal weights give equal files.
+
+    The library writes metadata in a random order; `net.weights_sha256` compares whole files.
+    """
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8:end]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + data[end:]
 
 
 def save_pt2(net: nn.Module, given: InputDescription, description: Mapping[str, Any]) -> bytes:

@@ -335,3 +335,9 @@ def test_a_network_that_is_no_program_is_refused_in_one_line(ending: str, tmp_pa
     made = coterie.load(folder, net=Choosy)
     assert "safetensors" in refusal(made, tmp_path / f"net.{ending}")
     made.export(tmp_path / "net.safetensors")
+
+
+def test_equal_weights_give_equal_files(made: Result, tmp_path: Path) -> None:
+    files = [made.export(tmp_path / f"{n}.safetensors", what="encoder") for n in range(5)]
+    assert len({file.read_bytes() for file in files}) == 1
+    assert load_file(files[0]).keys() == made.encoder().state_dict().keys()
