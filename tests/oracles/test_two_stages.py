@@ -17,6 +17,7 @@ def test_a_server_optimiser_leaves_the_frozen_stage_alone(method: str, tmp_path:
     changes = {
         "run": {"rounds": 4},
         "data": {"limit": 200},
+        "net": {"backbone": "simple-cnn"},
         "partition": {"clients": 3},
         "method": {"name": method, "stage1_fraction": 0.5, **stages},
         "server": {"optimizer": "momentum", "lr": 1.0, "momentum": 0.9},

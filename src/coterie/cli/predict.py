@@ -97,9 +97,11 @@ def _check_ending(out: Path, endings: Sequence[str]) -> str:
 def _read(run: Path, data: Path) -> "Inputs":
     """Read samples in the form that the run was trained on."""
     from coterie.experiment.model_file import read_model_file
-    from coterie.experiment.network_input import read_files
 
     described = read_model_file(run)
+
+    from coterie.experiment.network_input import read_files  # imports torch
+
     return read_files(data, described.input, described.classes)
 
 
