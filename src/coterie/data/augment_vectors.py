@@ -19,7 +19,7 @@ _VECTOR_AXES, _SIGNAL_AXES = 1, 2
 
 
 def _draw_walks(samples: int, generator: np.random.Generator) -> dict[str, Tensor]:
-    """Draw where in a pool each sample starts and by how much it goes on.
+    """Draw where in a pool each sample starts and the stride it takes from there.
 
     A stride is odd, so a walk meets every number of the pool once before it repeats. The noise of a
     shard would take as much memory as its samples; this takes two integers for each.

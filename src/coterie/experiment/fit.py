@@ -62,8 +62,8 @@ def fit(
             f"{', '.join(map(repr, list_unlabelled()))}"
         )
     first = next(iter(given.values()))
-    found = "table" if isinstance(first, LabelledTable) else KINDS[first.x_train.ndim - 1]
-    base = {"data": {"name": GIVEN}, "net": {"backbone": _BACKBONES[found]}}
+    data_kind = "table" if isinstance(first, LabelledTable) else KINDS[first.x_train.ndim - 1]
+    base = {"data": {"name": GIVEN}, "net": {"backbone": _BACKBONES[data_kind]}}
     config = load(base, overrides)
     divided = divide_sites(given, test, config.run.seed, form[0], options, resize=form[1])
     folder = Path(out) if out is not None else None

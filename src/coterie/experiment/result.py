@@ -109,8 +109,8 @@ class Result:
     @property
     def client_confusion(self) -> Mapping[str, np.ndarray]:
         """The confusion matrix of each client's test samples, by its name."""
-        found = self._last_classified.client_confusion
-        return {name: _to_matrix(confusion) for name, confusion in found.items()}
+        matrices = self._last_classified.client_confusion
+        return {name: _to_matrix(confusion) for name, confusion in matrices.items()}
 
     @property
     def recall(self) -> Mapping[int | str, float]:

@@ -23,7 +23,7 @@ from coterie.experiment.config import Config
 from coterie.experiment.schema import validate, write_fields
 from coterie.kit.objective import Objective
 
-_CLASSES = 2  # the fewest that can be told apart
+_CLASSES = 2  # the fewest that a classifier can separate
 
 
 @dataclass(frozen=True)

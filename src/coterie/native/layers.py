@@ -226,5 +226,5 @@ def _differentiable_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None
     needed = ctx.needs_input_grad[:3]
     leaves = [one for one, asked in zip((x, weight, bias), needed, strict=True) if asked]
     pooled = F.max_pool2d(F.relu(F.conv2d(x, weight, bias, padding=ctx.padding)), 2)
-    found = iter(torch.autograd.grad(pooled, leaves, gradient, create_graph=True))
-    return *(next(found) if asked else None for asked in needed), None
+    gradients = iter(torch.autograd.grad(pooled, leaves, gradient, create_graph=True))
+    return *(next(gradients) if asked else None for asked in needed), None

@@ -154,8 +154,8 @@ def _gradients(
 ) -> list[Tensor | None]:
     """The gradients of the leaves that need one, with a graph of their own."""
     asked = [leaf for leaf, is_asked in zip(leaves, needed, strict=False) if is_asked]
-    found = iter(torch.autograd.grad(y, asked, dy, create_graph=True))
-    return [next(found) if is_asked else None for is_asked in needed[: len(leaves)]]
+    gradients = iter(torch.autograd.grad(y, asked, dy, create_graph=True))
+    return [next(gradients) if is_asked else None for is_asked in needed[: len(leaves)]]
 
 
 def _spread(values: Tensor, channels: int) -> Tensor:

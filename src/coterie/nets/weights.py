@@ -112,8 +112,8 @@ def _lay(
             raise ConfigError(f"{key}: {given!r} is {tensor.dtype}, not {own[name].dtype}")
         if not bool(tensor.isfinite().all()):
             raise ConfigError(f"{key}: {given!r} has entries that are not finite")
-    found = {name: tensors[given] for name, given in source.items()}
-    module.load_state_dict(found, strict=False)
+    renamed = {name: tensors[given] for name, given in source.items()}
+    module.load_state_dict(renamed, strict=False)
 
 
 def _key(settings: NetSettings) -> str:
