@@ -89,7 +89,8 @@ def rows(experiment: "Experiment", summary: Mapping[str, Any]) -> Iterator[str]:
     shares, clients, classes = experiment.partition, summary["clients"], summary["classes"]
     cut = ["..."] if classes > _CLASSES else []
     notes = {client: shift.describe() for client, shift in shares.shifts.items()}
-    head = ["client", "train", "test", *map(str, range(min(classes, _CLASSES))), *cut]
+    named = [shorten(str(name), 12) for name in summary["class_names"][:_CLASSES]]
+    head = ["client", "train", "test", *named, *cut]
     lines = [[*head, "shift"] if notes else head]
     for client, row in list(zip(shares.clients, clients, strict=True))[:_CLIENTS]:
         cells = [str(count) if count else "." for count in row["classes"][:_CLASSES]]
@@ -107,11 +108,12 @@ def page(experiment: "Experiment", summary: Mapping[str, Any]) -> str:
     """Make one HTML file with the heat map, the sizes and the measures."""
     from coterie.report.page import format_figure, make_document
     from coterie.report.partition_chart import chart_partition
-    from coterie.report.read import Holder
+    from coterie.report.read import make_holder
     from coterie.report.tables import format_table
 
     shares = experiment.partition
-    chart = chart_partition([Holder(**row) for row in summary["clients"]], summary["classes"])
+    holders = [make_holder(row, at) for at, row in enumerate(summary["clients"])]
+    chart = chart_partition(holders, [str(name) for name in summary["class_names"]])
     title = f"{experiment.config.tables['partition']['kind']} of {experiment.dataset.name}"
     shifts = [(shares.names[c], shift.describe()) for c, shift in shares.shifts.items()]
     body = (

@@ -127,7 +127,7 @@ def describe(config: "Config") -> None:
     weights = Bundle({"model": nets.weights()})
     sizes = sorted(experiment.partition.sizes().values())
     entries = {key: sum(p.numel() for p in net.parameters()) for key, net in nets.items()}
-    sys.stdout.write(experiment.config.to_toml())
+    sys.stdout.write(experiment.config.to_toml(experiment.dataset.class_names))
     typer.echo(f"\n# {len(sizes)} clients with {sizes[0]} to {sizes[-1]} samples each")
     for line in (f"data: {experiment.dataset.describe()}", *experiment.notes):
         typer.echo(f"# {line}")

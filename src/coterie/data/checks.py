@@ -3,6 +3,7 @@
 Every message is one line with the array, the row, the value and the remedy.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,7 +46,9 @@ def check(origin: str, raw: "Raw") -> tuple[dict[str, np.ndarray], ClassNames]:
             arrays["y_train"], arrays["y_test"] = encoded
         _check_alike(arrays["x_train"], arrays["x_test"])
         _check_statistics(arrays["x_train"].shape[1], raw.mean, raw.std)
+        _check_names("class", names)
         if raw.groups is not None:
+            _check_names("group", raw.groups.names)
             for part in ("train", "test"):
                 samples = len(arrays[f"y_{part}"])
                 arrays[f"group_{part}"] = _check_groups(part, raw.groups, samples)
@@ -64,6 +67,15 @@ def check_resize(name: str, resize: int, images: bool) -> None:
             f"data.resize={resize} is for image files, and the data set {name!r} is not made of "
             "them; leave data.resize out"
         )
+
+
+def _check_names(what: str, names: Sequence[int | str]) -> None:
+    """Check that names can be written to files: a folder's may have bytes that are no text."""
+    for name in names:
+        try:
+            str(name).encode()
+        except UnicodeEncodeError:
+            raise DataError(f"the {what} {name!r} has a name that is no UTF-8; rename it") from None
 
 
 def _check_groups(part: str, groups: "Groups", samples: int) -> np.ndarray:

@@ -6,7 +6,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -85,9 +85,14 @@ class Config:
         kept = {name: t for name, t in self.tables.items() if name not in _UNHASHED}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
-    def to_toml(self) -> str:
-        """Write the resolved configuration as a file that can be run again."""
+    def to_toml(self, classes: Sequence[int | str] = ()) -> str:
+        """Write the resolved configuration as a file that can be run again.
+
+        The classes of the data are a comment: they come from the data, and cannot be chosen.
+        """
         lines = [f"# {self.name}, every key written out"]
+        if classes:
+            lines += [f"# classes, in the order of the network's outputs: {_toml(list(classes))}"]
         for name, table in self.tables.items():
             lines += ["", f"[{name}]"]
             lines += [f"{key} = {_toml(v)}" for key, v in table.items() if v is not None]

@@ -61,7 +61,8 @@ class Experiment:
             "classes": dataset.classes,
             "class_names": list(dataset.class_names),
             "clients": [
-                {"name": c.name, "train": c.examples, "test": c.tests, "classes": row.tolist()}
+                {"name": c.name, "id": c.id, "train": c.examples, "test": c.tests}
+                | {"classes": row.tolist()}
                 | ({"unseen": True} if c.id in self.spec.unseen else {})
                 for c, row in zip(list_clients(shares), table, strict=True)
             ],

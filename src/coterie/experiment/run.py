@@ -187,7 +187,7 @@ def _begin(experiment: Experiment, folder: Path) -> None:
     if not config.exists():
         replace_durably(folder / PARTITION, json.dumps(summary, indent=1).encode())
         describe_model(experiment).write(folder)
-        replace_durably(config, experiment.config.to_toml().encode())
+        replace_durably(config, experiment.config.to_toml(experiment.dataset.class_names).encode())
         return
     if difference := experiment.config.difference(read(config)):
         raise ConfigError(f"{folder} was started with another configuration: {difference}")

@@ -81,7 +81,7 @@ def _list_parts(run: Run, title: str) -> Iterator[str]:
         yield "<h4>How much the clients differ</h4>"
         measures = [(name, f"{value:.4g}") for name, value in split.heterogeneity.items()]
         yield tables.format_table(measures, number=1)
-    embedded, text = chart_embedding(run.folder)
+    embedded, text = chart_embedding(run.folder, split)
     if text:
         yield f"<h2>Representations</h2>{format_note(text)}"
         yield format_figures(embedded)
@@ -97,7 +97,7 @@ def _list_parts(run: Run, title: str) -> Iterator[str]:
 def _describe(run: Run) -> str:
     split = run.partition
     facts = [counted(len(run.history), "round"), counted(len(split.clients), "client")]
-    facts.append(f"{split.classes:,} classes" if split.classes else "no labels")
+    facts.append(f"{len(split.classes):,} classes" if split.classes else "no labels")
     chosen = {table: run.choice(table) for table in ("objective", "partition", "net")}
     return " · ".join([*facts, *(f"{table} {kind}" for table, kind in chosen.items() if kind)])
 

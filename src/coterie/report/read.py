@@ -29,6 +29,7 @@ class Holder:
     train: int
     test: int
     classes: tuple[int, ...]  # training samples by class
+    id: int = -1  # in `embedding.npz`
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class PartitionSummary:
 
     dataset: str
     digest: str
-    classes: int
+    classes: tuple[str, ...]  # their names
     clients: tuple[Holder, ...]
     heterogeneity: Mapping[str, float]
 
@@ -85,16 +86,23 @@ def _read(path: Path, parse: Callable[[str], _T], kind: type[CoterieError]) -> _
 
 def _parse_partition(text: str) -> PartitionSummary:
     content = json.loads(text)
-    classes = int(content["classes"])
-    clients = tuple(
-        Holder(str(c["name"]), int(c["train"]), int(c["test"]), tuple(map(int, c["classes"])))
-        for c in content["clients"]
-    )
+    count = int(content["classes"])
+    classes = tuple(map(str, content.get("class_names", range(count))))
+    if len(classes) != count:
+        raise ValueError(f"class_names has {len(classes)} names for {count} classes")
+    clients = tuple(make_holder(row, at) for at, row in enumerate(content["clients"]))
     for name, counts in ((client.name, len(client.classes)) for client in clients):
-        if counts != classes:
-            raise ValueError(f"client {name!r} counts {counts} classes, not {classes}")
+        if counts != count:
+            raise ValueError(f"client {name!r} counts {counts} classes, not {count}")
     names = str(content["dataset"]), str(content["digest"])
     return PartitionSummary(*names, classes, clients, _finite(content.get("heterogeneity") or {}))
+
+
+def make_holder(row: Mapping[str, Any], position: int) -> Holder:
+    """Make a client of its row in `partition.json`; without a number its position is its number."""
+    counts = tuple(map(int, row["classes"]))
+    number = int(row.get("id", position))
+    return Holder(str(row["name"]), int(row["train"]), int(row["test"]), counts, number)
 
 
 def _parse_metrics(text: str) -> tuple[tuple[RoundEvent, ...], tuple[str, ...]]:

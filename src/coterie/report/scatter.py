@@ -1,13 +1,16 @@
 """Points in the plane: representations embedded by t-SNE, a colour for every class."""
 
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from coterie.report.chart import Chart, Plotly, make_axis, make_layout
+from coterie.core.formatting import shorten
+from coterie.report.chart import Chart, Plotly, escape_label, make_axis, make_layout
+from coterie.report.read import PartitionSummary
 
 _NEIGHBOURS = 30  # t-SNE's perplexity, if there are enough points
 PALETTE = ("@blue", "@orange", "@green", "@purple", "@gold", "@sky", "@brown", "@ink")
@@ -39,14 +42,22 @@ def embed_in_plane(vectors: np.ndarray) -> np.ndarray:
     return points
 
 
-def chart_points(shown: Scatter, meaning: str = "class", axes: tuple[str, str] = ("", "")) -> Chart:
+def chart_points(
+    shown: Scatter,
+    meaning: str = "class",
+    axes: tuple[str, str] = ("", ""),
+    names: Mapping[int, str] | None = None,
+) -> Chart:
     """Chart the points of one model; `meaning` is what their colours stand for."""
     data: list[Plotly] = []
     for label in np.unique(shown.classes):
         x, y = np.round(shown.points[shown.classes == label].T.astype(float), 3).tolist()
         colour = PALETTE[int(label) % len(PALETTE)]
         symbol = _SYMBOLS[int(label) // len(PALETTE) % len(_SYMBOLS)]
-        name = f"{meaning} {label}" if label >= 0 else f"no {meaning}"
+        name = (names or {}).get(int(label), str(label))
+        if name.lstrip("-").isdigit():  # a name by itself needs no further word
+            name = f"{meaning} {name}" if label >= 0 else f"no {meaning}"
+        name = escape_label(shorten(name, 28))
         trace = {"type": "scatter", "mode": "markers", "name": name, "x": x, "y": y}
         data.append(trace | {"marker": {"color": colour, "symbol": symbol, "size": 5}})
     look = make_layout(make_axis(axes[0]), make_axis(axes[1]))
@@ -59,7 +70,7 @@ def chart_points(shown: Scatter, meaning: str = "class", axes: tuple[str, str] =
     return Chart(shown.name, data, look)
 
 
-def chart_embedding(folder: Path) -> tuple[list[Chart], str]:
+def chart_embedding(folder: Path, split: PartitionSummary) -> tuple[list[Chart], str]:
     """Chart `embedding.npz` and say a sentence about it; both are empty where there is none."""
     if not (folder / _FILE).is_file():
         return [], ""
@@ -79,8 +90,13 @@ def chart_embedding(folder: Path) -> tuple[list[Chart], str]:
         "between far points mean little."
     )
     points, charts = embed_in_plane(features), list[Chart]()
+    names = {
+        "class": dict(enumerate(split.classes)),
+        "client": {client.id: client.name for client in split.clients},
+    }
     for name in ("class", "client"):
         if len(np.unique(arrays[name])) <= _SIGNS:
             scatter = Scatter(f"Representations by {name}", points, arrays[name], points)
-            charts.append(replace(chart_points(scatter, name, ("t-SNE 1", "t-SNE 2")), height=420))
+            drawn = chart_points(scatter, name, ("t-SNE 1", "t-SNE 2"), names[name])
+            charts.append(replace(drawn, height=420))
     return charts, text

@@ -10,7 +10,8 @@ from made_run import EVIL, by_name, charts_of, make_run, page_of
 
 from coterie.core.errors import CheckpointError
 from coterie.report import write_report
-from coterie.report.partition_chart import CLIENTS_SHOWN
+from coterie.report.partition_chart import CLIENTS_SHOWN, chart_partition
+from coterie.report.read import Holder
 
 
 def test_small_run(tmp_path: Path) -> None:
@@ -72,6 +73,27 @@ def test_text_from_files_is_escaped(tmp_path: Path) -> None:
     assert page.count("<script") == page.count("</script>")
     tick = charts_of(page)["Who holds what"]["layout"]["yaxis"]["ticktext"][0]
     assert tick.startswith("&lt;img")
+
+
+@pytest.mark.parametrize(
+    ("names", "ticks", "angle"),
+    [
+        (["0", "1", "2"], None, None),  # numbered from 0: no names are needed
+        (["3", "5", "8"], ["3", "5", "8"], 0),
+        ([f"a kind of animal {i}" for i in range(12)], ["a kind of anima…"] * 12, -40),
+        ([f"kind {i:03}" for i in range(100)], [f"kind {i:03}" for i in range(0, 100, 3)], -40),
+    ],
+)
+def test_classes_of_the_heat_map_are_named_as_far_as_there_is_room(
+    names: list[str], ticks: list[str] | None, angle: int | None
+) -> None:
+    held = Holder("north", 9, 1, tuple(range(len(names))))
+    chart = chart_partition([held], names)
+    assert chart is not None
+    axis = chart.layout["xaxis"]
+    assert (axis.get("ticktext"), axis.get("tickangle")) == (ticks, angle)
+    hovered = chart.data[0]["customdata"][0]
+    assert [cell[2] for cell in hovered] == names
 
 
 def test_run_without_accuracy_or_evaluation(tmp_path: Path) -> None:

@@ -54,3 +54,11 @@ def test_a_value_of_the_wrong_kind_is_named(tmp_path: Path, key: str) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: None}) + "\n")
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl .* line 1"):
         write_report(path.parent)
+
+
+def test_class_names_are_as_many_as_the_classes(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", classes=3)
+    split = json.loads((folder / "partition.json").read_text())
+    (folder / "partition.json").write_text(json.dumps(split | {"class_names": ["a", "b"]}))
+    with pytest.raises(DataError, match="class_names has 2 names for 3 classes"):
+        write_report(folder)
