@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from federation import UNCHANGED, assert_near, same
@@ -19,6 +20,7 @@ from two_views import (
 )
 
 from coterie.core.bundle import Tensors
+from coterie.data.batches import DataShard
 
 # whatever batch is drawn, it is the whole shard as it is
 WHOLE: dict[str, dict[str, Any]] = {"data": {"augment": UNCHANGED}, "local": {"batch_size": 64}}
@@ -57,6 +59,20 @@ def test_the_step_of_adaptation(schedule: str, steps: int, tmp_path: Path) -> No
     for step in (0, 7):
         found = fed.personal(1, fed.place(step), model)
         assert_near(found, adapted(fed, 1, step, model, steps), atol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [0, 4])
+def test_a_client_without_training_samples_keeps_the_model_as_it_came(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a round has a number of steps, for which no batch can be drawn."""
+    fed = TwoViews(tmp_path, "la_ssfl", tables={"local": {"steps": steps}}, steps=2)
+    full, rows = fed.shard(1), np.arange(1)
+    empty = DataShard(fed.experiment.dataset, rows[:0], rows, augment="crop-flip")
+    monkeypatch.setattr(fed, "shard", lambda client: empty)
+    assert len(full) and not list(fed.context(1, fed.place(0)).batches())
+    model = fed.moved()
+    assert same(fed.personal(1, fed.place(0), model), model)
 
 
 def test_statistics_of_norms_move_with_the_copy_once(tmp_path: Path) -> None:

@@ -99,8 +99,11 @@ class DataShard:
         """Yield the training batches of one round, reshuffled in every epoch.
 
         They cover `local.epochs` epochs, or as many batches as `local.steps` optimiser steps need.
+        Without training samples there are none.
         """
         bounds = cut(len(self), local.batch_size, local.drop_last)
+        if not bounds:
+            return
         steps_an_epoch = -(-len(bounds) // local.accumulate)
         wanted = local.steps or local.epochs * steps_an_epoch
         labels = self.labels

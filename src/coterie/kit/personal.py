@@ -16,9 +16,12 @@ def adapt(ctx: ClientContext, weights: Tensors, steps: int) -> Tensors:
     """theta = Theta - beta grad L(Theta; B): plain SGD steps at the round's rate, none kept.
 
     The batches are drawn for the purpose. In training mode, so that statistics of norms move with
-    the copy; where they stay on clients, the copy begins with this client's.
+    the copy; where they stay on clients, the copy begins with this client's. A client without
+    training samples keeps the model as it came.
     """
     net = ctx.net(weights)
+    if not len(ctx.data):
+        return ctx.weights(net)
     plain = replace(ctx.local, optimizer="sgd", momentum=0.0, nesterov=False, weight_decay=0.0)
     stepper = Stepper(ctx, net, local=plain)
     while stepper.steps < steps:
