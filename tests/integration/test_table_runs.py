@@ -120,6 +120,20 @@ def test_commands_take_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str
     with (tmp_path / "p.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == len(FRAME) and {row["prediction"] for row in rows} <= {"ill", "well"}
+    right = sum(row["prediction"] == state for row, state in zip(rows, FRAME["state"], strict=True))
+    measured = f"accuracy {right / 60:.4f} ({right} of 60 with a label)"
+    assert measured in capsys.readouterr().out
+    FRAME.to_parquet(tmp_path / "all.parquet")
+    run_commands(
+        "predict", str(out), str(tmp_path / "all.parquet"), "--out", str(tmp_path / "q.csv")
+    )
+    assert " of 60 with a label)" in capsys.readouterr().out
+    FRAME.assign(state=FRAME["state"].where(FRAME.index < 9)).to_csv(path, index=False)
+    run_commands("predict", str(out), str(path), "--out", str(tmp_path / "p.csv"))
+    assert " of 9 with a label)" in capsys.readouterr().out
+    FRAME.drop(columns="state").to_csv(path, index=False)
+    run_commands("predict", str(out), str(path), "--out", str(tmp_path / "p.csv"))
+    assert "accuracy" not in capsys.readouterr().out
     run_commands("embed", str(out), str(path), "--out", str(tmp_path / "e.npy"))
     assert np.load(tmp_path / "e.npy").shape == (len(FRAME), 3)
 

@@ -27,6 +27,7 @@ class InputDescription:
     std: tuple[float, ...] = ()
     resize: int = 0  # of image files: the shorter side; 0: they were left as they are
     columns: tuple[Mapping[str, Any], ...] = ()  # of a table: how each becomes inputs
+    label: str = ""  # of a table: the column of labels, where the user named one
 
     @property
     def sites(self) -> tuple[str, ...]:

@@ -42,10 +42,14 @@ def to_input(x: Any, wanted: InputDescription, client: str | None = None) -> Ten
 def read_files(
     path: str | PathLike[str], wanted: InputDescription, classes: Sequence[int | str] = ()
 ) -> Inputs:
-    """Read files; images are brought to the form that the network was trained on."""
+    """Read files; images are brought to the form that the network was trained on.
+
+    A table has labels if it has the column of labels that the run was trained with.
+    """
     if wanted.columns:
         table = read_table(path)
-        return Inputs(table, None, tuple(map(str, range(len(table)))))
+        y = table.columns.get(wanted.label) if wanted.label else None
+        return Inputs(table, y, tuple(map(str, range(len(table)))))
     form = wanted.shape if wanted.kind == "image" else (0,)
     names = [str(name) for name in classes]
     return read_path(

@@ -51,6 +51,7 @@ def describe_model(experiment: Experiment, weights: Tensors | None = None) -> Mo
             std=tuple(dataset.std),
             resize=config.data.resize,
             columns=dataset.columns,
+            label=config.data.label if dataset.columns else "",
         ),
         classes=tuple(dataset.class_names),
         clients=tuple(experiment.partition.names),
