@@ -12,6 +12,8 @@ import pytest
 import coterie
 from coterie.cli.main import main
 from coterie.core.errors import ConfigError, DataError
+from coterie.data.table import TableOptions
+from coterie.experiment.given import divide_sites, read_sites
 
 SMALL: dict[str, Any] = {
     "executor": {"kind": "serial"},
@@ -92,8 +94,35 @@ def test_test_samples_of_a_frame_are_encoded_as_the_sites(tmp_path: Path) -> Non
     summary = json.loads((tmp_path / "run" / "partition.json").read_text())
     assert sum(client["test"] for client in summary["clients"]) == 30
     assert result.metrics["accuracy"] > 0.6
-    with pytest.raises(ConfigError, match=r"data.standardise = 'site' needs test samples of each"):
-        fit(tmp_path / "other", test=FRAME, data={"standardise": "site"})
+
+
+def test_test_rows_are_tested_at_their_own_sites(tmp_path: Path) -> None:
+    """With the means of each site, or those of all; without the column they belong to nobody."""
+    tests = FRAME[:20]
+    fit(tmp_path / "site", test=tests, data={"standardise": "site"})
+    fit(tmp_path / "all", test=tests)
+    for name in ("site", "all"):
+        summary = json.loads((tmp_path / name / "partition.json").read_text())
+        held = {client["name"]: (client["train"], client["test"]) for client in summary["clients"]}
+        assert held == {"north": (40, 13), "south": (20, 7)}
+    anywhere = tests.drop(columns="hospital")
+    with pytest.raises(ConfigError, match=r"'site' needs the site of every test row"):
+        fit(tmp_path / "other", test=anywhere, data={"standardise": "site"})
+    with pytest.raises(DataError, match="the test samples: the site 'east' has test rows and no"):
+        fit(tmp_path / "other", test=tests.assign(hospital="east"))
+    with pytest.raises(ConfigError, match=r"data.test = 'x.csv' has no meaning"):
+        fit(tmp_path / "other", data={"test": "x.csv"})
+
+
+def test_rows_of_a_test_frame_are_encoded_with_the_means_of_their_site() -> None:
+    options = TableOptions(label="state", site="hospital", standardise="site")
+    sites = read_sites(FRAME, "state", "hospital")
+    dataset, shares = divide_sites(sites, FRAME[:20], 0, options=options)
+    for client, name in enumerate(("north", "south")):
+        ages = FRAME["age"][FRAME["hospital"] == name]
+        own = FRAME[:20][FRAME["hospital"][:20] == name]["age"]
+        expected = (own - ages.mean()) / ages.std()
+        assert np.allclose(dataset.x_test[shares.test[client]][:, 0], expected, atol=1e-6)
 
 
 def test_frames_and_arrays_are_not_mixed() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _CHANGES = typer.Argument(
     metavar="[KEY=VALUE]...",
-    help="Keys of evaluate and executor; data.root=PATH if the data have moved.",
+    help="Keys of evaluate and executor; data.root=PATH, data.test=PATH if the data have moved.",
 )
 _OUT = typer.Option(help="Also write the metrics to this file, as JSON.")
 

@@ -41,6 +41,7 @@ class DataSettings:
     resize: fields.Count = 0  # image files: resize the shorter side, crop the centre; 0: leave
     label: str = ""  # tables: the column of labels; empty: none
     site: str = ""  # tables: the column that says whose each row is; empty: none
+    test: str = ""  # tables in one file: the file of test rows; empty: some rows are held out
     categorical: tuple[str, ...] = ()  # tables: columns of categories that are written as numbers
     standardise: Standardise = (
         "federated"  # tables: by the means of all sites, or of each by itself

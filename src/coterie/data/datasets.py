@@ -29,6 +29,7 @@ from coterie.core import registry
 from coterie.core.errors import CheckpointError, ConfigError, DataError
 from coterie.core.files import replace_durably, sync_folder, write_durably
 from coterie.data import checks
+from coterie.data.formats.locate import expand_path
 from coterie.data.labels import ClassNames
 from coterie.data.table import TableOptions
 
@@ -155,7 +156,9 @@ def load(
     pointer = None
     if hasattr(source, "files"):
         how = [asdict(v) if isinstance(v, TableOptions) else v for v in stated.values()]
-        pointer = _find_pointer(folder, name, (resize, *how), _list_files(source, root))
+        apart = [expand_path(table.test)] if table.test else []
+        read = (*_list_files(source, root), *apart)
+        pointer = _find_pointer(folder, name, (resize, *how), read)
     if pointer:
         # If the pointer is missing, or its folder is damaged, the data are only decoded again.
         with contextlib.suppress(OSError, ValueError, DataError):
@@ -250,6 +253,11 @@ def _state_kind(name: str, source: ModuleType, kind: AnyKind) -> dict[str, Any]:
 def _state_table(name: str, source: ModuleType, table: TableOptions) -> dict[str, Any]:
     """Return the options of tables, for a source that reads some; else refuse stated ones."""
     if "table" in _parameters(source):
+        if table.test and not getattr(source, "TEST_FILE", False):
+            raise ConfigError(
+                f"data.test = {table.test!r} is for data.name = 'table', and the data set {name!r} "
+                "has test rows of its own; leave it out"
+            )
         return {"table": table}
     for key, value in asdict(table).items():
         if value != getattr(_NO_TABLE, key):

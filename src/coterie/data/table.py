@@ -25,6 +25,7 @@ class TableOptions:
 
     label: str = ""
     site: str = ""
+    test: str = ""
     categorical: tuple[str, ...] = ()
     standardise: Standardise = "federated"
     missing: Missing = "mean"

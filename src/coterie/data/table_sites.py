@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.errors import DataError
-from coterie.core.formatting import counted
+from coterie.core.formatting import counted, list_first
 from coterie.data import labels
 from coterie.data.datasets import Raw
 from coterie.data.encoding import (
@@ -19,7 +19,7 @@ from coterie.data.encoding import (
     is_missing,
     refuse_missing,
 )
-from coterie.data.table import Table, TableOptions
+from coterie.data.table import Table, TableOptions, group_rows
 
 # the position of a site and its labels -> the rows to train on, and those to test with
 Split = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -62,6 +62,25 @@ def pair_rows(table: Table, values: Any, locate: labels.Locate | None = None) ->
     return LabelledTable(table, labels.clean(values, len(table), table.origin, where))
 
 
+def deal_tests(
+    sites: Mapping[str, LabelledTable], tests: LabelledTable, column: str, key: str
+) -> dict[str, LabelledTable]:
+    """Give each site the test rows that name it in a column; some sites may have none."""
+    parts = group_rows(tests.table, column, key)
+    none = tests.table.split_off(column, key)[1].take(np.arange(0))
+    if strange := [name for name in parts if name not in sites]:
+        raise DataError(
+            f"{tests.table.origin}: the site {strange[0]!r} has test rows and no training rows; "
+            f"there are: {list_first(list(sites))}"
+        )
+    dealt = {}
+    for name, site in sites.items():
+        rows, table = parts.get(name, (np.empty(0, np.int64), none))
+        named = table.name(f"{tests.table.origin}, site {name!r}")
+        dealt[name] = replace(site, test=LabelledTable(named, tests.y[rows]))
+    return dealt
+
+
 def encode_sites(
     sites: Mapping[str, LabelledTable],
     options: TableOptions,
@@ -101,7 +120,7 @@ def _take(site: LabelledTable, rows: np.ndarray) -> LabelledTable:
 
 def _drop(site: LabelledTable, kinds: Mapping[str, object], options: TableOptions) -> LabelledTable:
     """Drop rows with a missing value, if that is how they are treated."""
-    if options.missing != "drop":
+    if options.missing != "drop" or not len(site.table):
         return site
     kept = _take(site, np.flatnonzero(~find_missing(site.table, kinds)))
     if not len(kept.table):

@@ -37,7 +37,7 @@ from coterie.kit.networks import Nets
 from coterie.kit.stages import Replies, Stage, State, plan_rounds
 from coterie.nets.heads import Network
 
-_CHANGEABLE = ("evaluate", "executor", "data.root", "run.device")
+_CHANGEABLE = ("evaluate", "executor", "data.root", "data.test", "run.device")
 _OF_TRAINING = ("targets", "stop_at_target", "patience")  # keys of `[evaluate]`
 
 
@@ -90,8 +90,8 @@ def evaluate(
 ) -> Mapping[str, float]:
     """Measure a finished run with its own evaluators, or others, and return the metrics.
 
-    `changes` are tables or dotted keys of `[evaluate]` and `[executor]`, `data.root` and
-    `run.device`. Nothing is written into the run directory.
+    `changes` are tables or dotted keys of `[evaluate]` and `[executor]`, `data.root`,
+    `data.test` and `run.device`. Nothing is written into the run directory.
     """
     folder = Path(folder)
     model = read_model_file(folder)
@@ -120,7 +120,7 @@ def _configure(folder: Path, changes: Tables) -> Config:
     for table, values in changes.items():
         for key in values:
             if not {table, f"{table}.{key}"} & {*_CHANGEABLE}:
-                allowed = "evaluate.*, executor.*, data.root and run.device"
+                allowed = "evaluate.*, executor.*, data.root, data.test and run.device"
                 raise ConfigError(
                     f"{table}.{key} is of the run as it was trained; only {allowed} can be changed"
                 )

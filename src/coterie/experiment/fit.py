@@ -78,6 +78,6 @@ def _check_tables(config: Config, tables: Mapping[str, Any]) -> None:
     if wrong := [name for name in tables if name.partition(".")[0] == "partition"]:
         raise ConfigError(f"{wrong[0]} is for data that Coterie divides: a site is a client here")
     defaults = DataSettings(name=GIVEN)
-    for key in ("name", "root", "holdout", "limit", "imbalance"):
+    for key in ("name", "root", "test", "holdout", "limit", "imbalance"):
         if (value := getattr(config.data, key)) != getattr(defaults, key):
             raise ConfigError(f"data.{key} = {value!r} has no meaning for samples that are given")

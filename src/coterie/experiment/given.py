@@ -12,7 +12,7 @@ from coterie.core import seeds
 from coterie.core.errors import ConfigError, DataError
 from coterie.data import datasets, labels, partition
 from coterie.data.datasets import AnyKind, Dataset, Raw
-from coterie.data.encoding import encode, list_sites
+from coterie.data.encoding import encode
 from coterie.data.formats import npz
 from coterie.data.inputs import is_table
 from coterie.data.partition import Partition
@@ -21,7 +21,7 @@ from coterie.data.sources.arrays import arrange_labelled
 from coterie.data.sources.sites import join_sites, read_site
 from coterie.data.subset import hold_out_fifth
 from coterie.data.table import Table, TableOptions
-from coterie.data.table_sites import LabelledTable, encode_sites, pair_rows
+from coterie.data.table_sites import LabelledTable, deal_tests, encode_sites, pair_rows
 
 GIVEN = "given"  # the data set of such a run
 Divided = tuple[Dataset, Partition]
@@ -75,7 +75,8 @@ def divide_sites(
     """Store the samples of sites in the cache, and make each site a client.
 
     Without `test`, a fifth of the samples of every site is held out, drawn by the seed, unless the
-    site has test samples of its own.
+    site has test samples of its own. Rows of a `test` frame with the column of sites are their
+    site's; other test samples are dealt to all.
     """
     read = read_sites(sites, options.label, None, kind, resize)
     tests = None if test is None else _read(test, _TEST, options.label, kind, resize)
@@ -103,7 +104,7 @@ def divide_sites(
         {client: np.flatnonzero(part == client) for client in range(len(read))}
         for part in (groups.train, groups.test)
     )
-    if test is not None:
+    if not len(groups.test):  # nobody knows whose test samples they are
         held_out = partition.deal_test(train, dataset.y_train, dataset.y_test, dataset.classes)
     return dataset, Partition(train, held_out, tuple(read))
 
@@ -119,7 +120,7 @@ def _join_arrays(sites: Mapping[str, Raw], tests: Site | None, seed: int) -> Raw
         return joined
     if isinstance(tests, LabelledTable):
         raise DataError(f"{_TEST} have names of columns, and the sites none; give arrays")
-    return replace(joined, x_test=tests.x_train, y_test=tests.y_train)
+    return _replace_tests(joined, tests.x_train, tests.y_train)
 
 
 def _join_tables(
@@ -134,23 +135,33 @@ def _join_tables(
         raise ConfigError(f"kind = {kind!r}, and the sites have tables with named columns")
 
     def split(index: int, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if tests is not None:
+        if tests is not None:  # they are for all sites
             return np.arange(len(y)), np.empty(0, np.int64)
         return hold_out_fifth(y, seeds.generator(seed, "hold-out", client=index))
 
+    if isinstance(tests, LabelledTable) and options.site in tests.table.columns:
+        sites, tests = deal_tests(sites, tests, options.site, "site"), None
+    elif tests is not None and options.standardise == "site":
+        raise ConfigError(
+            "data.standardise = 'site' needs the site of every test row: give sites and test as "
+            "data frames with the column site=, or leave test= out"
+        )
     encoded = encode_sites(sites, options, split)
     parts = {call(name): part for name, part in encoded.parts.items()}
     joined = encoded.describe(join_sites(sites, parts))
     if tests is None:
         return joined
-    if list_sites(encoded.columns):
-        raise ConfigError(
-            "data.standardise = 'site' needs test samples of each site: leave test= out, and a "
-            "fifth of every site is held out"
-        )
     if not isinstance(tests, LabelledTable):
         raise DataError(f"{_TEST} have no names of columns; give a data frame, as of the sites")
-    return replace(joined, x_test=encode(encoded.columns, tests.table), y_test=tests.y)
+    return _replace_tests(joined, encode(encoded.columns, tests.table), tests.y)
+
+
+def _replace_tests(joined: Raw, x: np.ndarray, y: np.ndarray) -> Raw:
+    """Replace the test samples by some that belong to no site."""
+    assert joined.groups is not None  # the sites
+    return replace(
+        joined, x_test=x, y_test=y, groups=replace(joined.groups, test=np.empty(0, np.int64))
+    )
 
 
 def _refuse_options(options: TableOptions) -> None:

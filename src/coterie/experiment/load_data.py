@@ -35,7 +35,7 @@ def load_data(config: Config, given: Divided | None) -> Loaded:
     if given is None and ":" in settings.name:
         given = _read_source(config)
     if given is not None:
-        for key, default in (("holdout", 0.0), ("limit", 0), ("imbalance", 1.0)):
+        for key, default in (("holdout", 0.0), ("limit", 0), ("imbalance", 1.0), ("test", "")):
             if (value := getattr(settings, key)) != default:
                 raise ConfigError(
                     f"data.{key}={value} is for data that Coterie divides; leave it out with data "

@@ -59,6 +59,39 @@ def test_a_folder_has_a_file_for_each_site_and_perhaps_its_test_rows(tmp_path: P
         load(tmp_path)
 
 
+def test_a_file_may_have_its_test_rows_in_another(tmp_path: Path) -> None:
+    path, tests = write(tmp_path / "all.csv"), tmp_path / "later.csv"
+    write(tests, ("south",), rows=6)
+    read = load(path, test=str(tests))
+    assert read.groups is not None and np.bincount(read.groups.train).tolist() == [20, 20]
+    assert read.groups.test.tolist() == [1] * 6
+    assert np.allclose(read.x_train[:, 0].mean(), 0, atol=1e-6)
+    whole = load(path, site="", test=str(tests))
+    assert (len(whole.x_train), len(whole.x_test), whole.groups) == (40, 6, None)
+    dropped = load(path, test=str(tests), missing="drop")  # also where a site has no test rows
+    assert len(dropped.x_test) == 6
+    write(tests, ("south",), rows=9)  # a change is noticed
+    assert len(load(path, test=str(tests)).x_test) == 9
+
+
+def test_a_test_file_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    path, tests = write(tmp_path / "all.csv"), write(tmp_path / "later.csv", ("east",))
+    with pytest.raises(
+        DataError, match=r"later.csv: the site 'east' has test rows and no training"
+    ):
+        load(path, test=str(tests))
+    tests.write_text("age,sex,died\n3,f,no\n")
+    with pytest.raises(DataError, match=r"later.csv: data.site='site' is no column"):
+        load(path, test=str(tests))
+    with pytest.raises(DataError, match=r"data.test = '.*missing.csv' is no file"):
+        load(path, test=str(tmp_path / "missing.csv"))
+    with pytest.raises(ConfigError, match=r"data.test = .* is a folder; put SITE_test.csv"):
+        load(tmp_path, site="", test=str(tests))
+    for name, kind in (("heart", "test rows of its own"), ("digits", "is for tables")):
+        with pytest.raises(ConfigError, match=rf"data.test = 'x.csv'.* {kind}"):
+            datasets.load(name, table=TableOptions(test="x.csv"))
+
+
 def test_a_file_without_sites_has_no_groups(tmp_path: Path) -> None:
     path = write(tmp_path / "all.csv")
     assert load(path, site="").groups is None

@@ -1,6 +1,7 @@
 """`table`: your own features, a CSV or Parquet file with a column of sites, or a file per site."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ from coterie.data.formats import locate, tables
 from coterie.data.sources.sites import join_sites
 from coterie.data.subset import hold_out
 from coterie.data.table import TableOptions, split_by_site
-from coterie.data.table_sites import LabelledTable, encode_sites, label_rows
+from coterie.data.table_sites import LabelledTable, deal_tests, encode_sites, label_rows
 
+TEST_FILE = True  # it reads `data.test`
 _TEST = "_test"  # behind the name of a site: the file of its test rows
 
 
@@ -26,17 +28,40 @@ def read(root: str, table: TableOptions) -> Raw:
     """Read and encode all rows; a fifth of every class of a site is held out without test rows."""
     path = _find(root)
     if path.is_file():
-        whole = tables.read(path)
-        if not table.site:
-            return _encode({str(path): label_rows(whole, table.label)}, table, grouped=False)
-        parts = split_by_site(whole, table.site, "data.site")
-        return _encode({name: label_rows(p, table.label) for name, p in parts.items()}, table)
+        return _read_file(path, table)
+    if table.test:
+        raise ConfigError(
+            f"data.test = {table.test!r} is for one file with the rows of all sites, and {path} is "
+            "a folder; put SITE_test.csv there for each site"
+        )
     if table.site:
         raise ConfigError(
             f"data.site = {table.site!r} is for one file with the rows of all sites, and {path} is "
             "a folder with a file for each; leave it out"
         )
     return _encode(_read_folder(path, table), table)
+
+
+def _read_file(path: Path, options: TableOptions) -> Raw:
+    """Read the file of all rows, and that of test rows if there is one."""
+    whole, tests = tables.read(path), _read_tests(options)
+    if not options.site:
+        rows = replace(label_rows(whole, options.label), test=tests)
+        return _encode({str(path): rows}, options, grouped=False)
+    parts = split_by_site(whole, options.site, "data.site")
+    sites = {name: label_rows(part, options.label) for name, part in parts.items()}
+    if tests is not None:
+        sites = deal_tests(sites, tests, options.site, "data.site")
+    return _encode(sites, options)
+
+
+def _read_tests(options: TableOptions) -> LabelledTable | None:
+    if not options.test:
+        return None
+    path = locate.expand_path(options.test)
+    if not path.is_file() or path.suffix.lower() not in tables.ENDINGS:
+        raise DataError(f"data.test = {options.test!r} is no file .csv or .parquet; give one")
+    return label_rows(tables.read(path), options.label)
 
 
 def _find(root: str) -> Path:
