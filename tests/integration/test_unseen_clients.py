@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -102,6 +103,33 @@ def test_a_run_is_that_of_the_other_clients_alone(name: str, tmp_path: Path) -> 
         assert {name: one.metrics[name] for name in other.metrics} == pytest.approx(other.metrics)
         assert other.clients.items() <= one.clients.items()
     assert (kept.confusion == alone.confusion).all()
+
+
+@pytest.mark.parametrize("standardise", ["federated", "site", "none"])
+def test_columns_of_a_table_are_those_of_the_other_sites_alone(
+    standardise: str, tmp_path: Path
+) -> None:
+    """Means, values of a category and the filling of gaps; the unseen site differs in all."""
+    infos = [ClientInfo(site, f"site-{site}", 30, 5) for site in range(4)]
+    seed = next(seed for seed in range(99) if draw_unseen(infos, 1, seed) == (3,))
+    frames = []
+    for site, (x, y) in make_sites(4).items():
+        frame = pd.DataFrame(x, columns=list("abcd")).assign(hospital=site, ill=y)
+        frame.loc[0, "a"] = np.nan
+        frames.append(frame.assign(ward=np.where(y, "east", site if site == "site-3" else "west")))
+    options: dict[str, Any] = {"site": "hospital", "label": "ill", "evaluate": ["personal"]}
+    options |= {"data": {"standardise": standardise}, "seed": seed, "rounds": 2}
+    options |= {"executor": "serial", "local": {"batch_size": 8}, "progress": False}
+    everyone = pd.concat(frames, ignore_index=True)
+    kept = coterie.fit(everyone, out=tmp_path / "kept", cohort={"unseen": 1}, **options)
+    others = everyone[everyone["hospital"] != "site-3"]
+    alone = coterie.fit(others, out=tmp_path / "alone", **options)
+    assert kept.unseen == ("site-3",) and "unseen_accuracy_mean" in kept.metrics
+    for one, other in zip(kept.history, alone.history, strict=True):
+        assert (one.digest, one.states) == (other.digest, other.states)
+        assert other.clients.items() <= one.clients.items()
+    client = "site-0" if standardise == "site" else None
+    assert torch.equal(kept.prepare(others, client), alone.prepare(others, client))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "la_ssfl", "per_ssfl"])

@@ -9,11 +9,12 @@ differences from it:
 
     mean = sum_k s_k / sum_k n_k        deviation^2 = sum_k q_k / (sum_k n_k - 1)
 
-With `standardise = "site"` they are those of each site by itself. A column without spread keeps
+Sites that never train (`cohort.unseen`) send nothing, and use what the others made. With
+`standardise = "site"` they are those of each site by itself. A column without spread keeps
 the deviation 1. Missing numbers count nowhere, and are filled in with the mean.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -157,22 +158,25 @@ def fit_columns(
     standardise: Standardise = "federated",
     missing: Missing = "mean",
     dummies: bool = False,
+    unseen: Collection[str] = (),
 ) -> tuple[TableColumn, ...]:
     """Fit the encoding of every column to the training rows of all sites, by name.
 
-    With `dummies` a category has no input for its first value, and its inputs are standardised
-    too, as in regression on dummy variables.
+    Sites that are `unseen` count for nothing but statistics of their own. With `dummies` a category
+    has no input for its first value, and its inputs are standardised too, as in regression on dummy
+    variables.
     """
     fitted = []
     for name, kind in kinds.items():
         values: tuple[str, ...] = ()
         if kind == "category":
-            values = _list_values(name, training.values())[1 if dummies else 0 :]
+            seen = (table for site, table in training.items() if site not in unseen)
+            values = _list_values(name, seen)[1 if dummies else 0 :]
         column = TableColumn(name, kind, values)
         scaled = standardise != "none" and (kind == "number" or dummies)
         if kind == "number" or scaled:
             inputs = {site: _read_inputs(column, table) for site, table in training.items()}
-            means, deviations = _measure(name, inputs, standardise == "site")
+            means, deviations = _measure(name, inputs, standardise == "site", unseen)
             column = TableColumn(
                 name,
                 kind,
@@ -214,9 +218,11 @@ def _read_inputs(column: TableColumn, table: Table) -> np.ndarray:
     raise DataError(f"{table.locate(row, column.name)}: {cells[row]!r} is not a number; correct it")
 
 
-def _measure(name: str, inputs: Mapping[str, np.ndarray], by_site: bool) -> tuple[BySite, BySite]:
+def _measure(
+    name: str, inputs: Mapping[str, np.ndarray], by_site: bool, unseen: Collection[str]
+) -> tuple[BySite, BySite]:
     """Means and deviations of inputs, of all sites together or of each by itself."""
-    mean, deviation = _add_up(inputs.values())
+    mean, deviation = _add_up(part for site, part in inputs.items() if site not in unseen)
     if np.isnan(mean).any():
         raise DataError(f"column {name!r} has no value in the training rows; leave it out")
     if not by_site:

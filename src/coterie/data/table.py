@@ -21,7 +21,10 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class TableOptions:
-    """The keys of `[data]` that are for tables."""
+    """The keys of `[data]` that are for tables, and sites from which nothing is learned.
+
+    The rows of `unseen` sites are encoded by what those of the others are like.
+    """
 
     label: str = ""
     site: str = ""
@@ -29,6 +32,7 @@ class TableOptions:
     categorical: tuple[str, ...] = ()
     standardise: Standardise = "federated"
     missing: Missing = "mean"
+    unseen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

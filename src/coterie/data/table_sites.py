@@ -99,7 +99,9 @@ def encode_sites(
         for index, (name, site) in enumerate(sites.items())
     }
     training = {name: train.table for name, (train, _) in divided.items()}
-    columns = fit_columns(training, kinds, options.standardise, options.missing, dummies)
+    columns = fit_columns(
+        training, kinds, options.standardise, options.missing, dummies, options.unseen
+    )
     parts = {}
     for name, (train, test) in divided.items():
         x, x_test = (encode(columns, part.table, name) for part in (train, test))

@@ -1,6 +1,7 @@
 """`fit`: train on data that a Python program has in memory, one part a site."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -11,10 +12,10 @@ from coterie.data.table_sites import LabelledTable
 from coterie.engine.record import Recorder
 from coterie.experiment.config import Config, load
 from coterie.experiment.given import GIVEN, divide_sites, has_labels, read_sites
-from coterie.experiment.load_data import read_options
+from coterie.experiment.load_data import load_data, read_options
 from coterie.experiment.result import Result
 from coterie.experiment.run import describe_start, execute
-from coterie.experiment.settle import list_unlabelled
+from coterie.experiment.settle import list_unlabelled, settle
 from coterie.report.progress import show_progress
 from coterie.types import DataFrame, Part, PathLike, Samples
 
@@ -66,6 +67,11 @@ def fit(
     base = {"data": {"name": GIVEN}, "net": {"backbone": _BACKBONES[data_kind]}}
     config = load(base, overrides)
     divided = divide_sites(given, test, config.run.seed, form[0], options, resize=form[1])
+    if config.cohort.unseen and divided[0].columns:
+        loaded = load_data(config, divided)
+        unseen = settle(loaded.config, loaded.dataset, loaded.shares).unseen_names
+        options = replace(options, unseen=unseen)
+        divided = divide_sites(given, test, config.run.seed, form[0], options, resize=form[1])
     folder = Path(out) if out is not None else None
     opening = describe_start(config, f"{len(given)}-sites")
     with show_progress(progress, opening) as shown:

@@ -29,11 +29,14 @@ class Loaded:
     notes: tuple[str, ...] = ()
 
 
-def load_data(config: Config, given: Divided | None) -> Loaded:
-    """Load the data set; decide who trains on what, and which training samples are set aside."""
+def load_data(config: Config, given: Divided | None, unseen: tuple[str, ...] = ()) -> Loaded:
+    """Load the data set; decide who trains on what, and which training samples are set aside.
+
+    The columns of a table are not fitted to the rows of sites that are `unseen`.
+    """
     settings, seed = config.data, config.run.seed
     if given is None and ":" in settings.name:
-        given = _read_source(config)
+        given = _read_source(config, unseen)
     if given is not None:
         for key, default in (("holdout", 0.0), ("limit", 0), ("imbalance", 1.0), ("test", "")):
             if (value := getattr(settings, key)) != default:
@@ -49,7 +52,7 @@ def load_data(config: Config, given: Divided | None) -> Loaded:
         settings.root,
         resize=settings.resize,
         kind=settings.kind,
-        table=read_options(settings),
+        table=replace(read_options(settings), unseen=unseen),
     )
     config = follow_groups(config, dataset)
     _check_statistics(config, dataset)
@@ -80,7 +83,8 @@ def _name_left_out(config: Config, dataset: Dataset, shares: Partition) -> tuple
 
 def read_options(settings: DataSettings) -> TableOptions:
     """Read the keys of `[data]` that are for tables."""
-    return TableOptions(**{f.name: getattr(settings, f.name) for f in fields(TableOptions)})
+    keys = {f.name for f in fields(TableOptions)} & {f.name for f in fields(DataSettings)}
+    return TableOptions(**{key: getattr(settings, key) for key in keys})
 
 
 def _check_statistics(config: Config, dataset: Dataset) -> None:
@@ -94,7 +98,7 @@ def _check_statistics(config: Config, dataset: Dataset) -> None:
         )
 
 
-def _read_source(config: Config) -> Divided:
+def _read_source(config: Config, unseen: tuple[str, ...]) -> Divided:
     """Call the user's own data source, a function that takes `data.root`."""
     name = config.data.name
     source = config.objects.get("data") or registry.import_own(name, "data.name")
@@ -108,7 +112,7 @@ def _read_source(config: Config) -> Divided:
     except Exception as error:  # whatever the user's own function raises
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise DataError(f"data.name = {name!r} failed: {reason}") from error
-    options = read_options(config.data)
+    options = replace(read_options(config.data), unseen=unseen)
     try:
         read = read_sites(sites, options.label, options.site, *form)
         return divide_sites(read, None, config.run.seed, form[0], options, resize=form[1])

@@ -97,6 +97,9 @@ def prepare(config: Config, folder: Path, given: Divided | None = None) -> Exper
     loaded = load_data(config, given)
     dataset = loaded.dataset
     settled = settle(loaded.config, dataset, loaded.shares)
+    if settled.unseen and dataset.columns:
+        # who is unseen is drawn among the clients; only now can the columns leave them out
+        dataset = load_data(config, given, settled.unseen_names).dataset
     config, shares = settled.config, settled.shares
     _check_augment(config, dataset)
     config.objective.check(tuple(dataset.shape))

@@ -35,6 +35,12 @@ class Settled:
     unseen: tuple[ClientId, ...] = ()  # clients that never train and are only tested
     notes: tuple[str, ...] = ()
 
+    @property
+    def unseen_names(self) -> tuple[str, ...]:
+        """The names of the unseen clients."""
+        named = zip(self.shares.clients, self.shares.names, strict=True)
+        return tuple(name for client, name in named if client in self.unseen)
+
 
 def follow_groups(config: Config, dataset: Dataset) -> Config:
     """Make the groups of the data the clients, unless the partition was stated for these data."""
@@ -183,10 +189,12 @@ def _choose_unseen(
         raise ConfigError(
             f"{key}: method.name = {name!r} merges all clients; leave one of them out"
         )
-    if dataset.columns and config.data.standardise == "federated":
+    kind = config.tables["partition"]["kind"]
+    if dataset.columns and config.data.standardise == "federated" and kind != "by-group":
         raise ConfigError(
-            f"{key}: data.standardise = 'federated' takes means over all sites, unseen ones too; "
-            "use data.standardise = 'site' or 'none'"
+            f"{key}: data.standardise = 'federated' takes means over sites, and with "
+            f"partition.kind = {kind!r} the clients are none; use 'by-group', or "
+            "data.standardise = 'none'"
         )
     if count >= len(clients):
         raise ConfigError(

@@ -105,9 +105,20 @@ def test_a_method_with_views_of_its_own_gets_two(dataset: Dataset) -> None:
         settle(load({}, {**changes, "data.augment": "none"}), dataset, shares())
 
 
-def test_means_over_all_sites_rule_unseen_clients_out(tmp_path: Path) -> None:
+def test_means_over_sites_rule_unseen_clients_out_that_are_no_sites(tmp_path: Path) -> None:
     changes: dict[str, object] = {"cohort.unseen": 1}
+    drawn = {**changes, "partition.kind": "iid", "partition.clients": 3}
     with pytest.raises(ConfigError, match=r"cohort\.unseen = 1: data\.standardise = 'federated'"):
-        prepare(load("heart/fedavg", changes), tmp_path)
+        prepare(load("heart/fedavg", drawn), tmp_path)
     kept = prepare(load("heart/fedavg", {**changes, "data.standardise": "site"}), tmp_path)
     assert len(kept.unseen) == 1
+
+
+def test_columns_are_not_fitted_to_unseen_sites(tmp_path: Path) -> None:
+    """The training rows of the others alone have the mean 0 and the deviation 1."""
+    kept = prepare(load("heart/fedavg", {"cohort.unseen": 1}), tmp_path)
+    rows = np.concatenate(list(kept.trained.train.values()))
+    assert np.allclose(kept.dataset.x_train[rows].mean(axis=0), 0, atol=1e-5)
+    assert np.allclose(kept.dataset.x_train[rows].std(axis=0, ddof=1), 1, atol=1e-5)
+    (own,) = (kept.partition.train[client] for client in kept.spec.unseen)
+    assert np.abs(kept.dataset.x_train[own].mean(axis=0)).max() > 0.1

@@ -23,6 +23,7 @@ CLASSES = ("healthy", "disease")
 _FOLDER = Path(__file__).parent.parent / "heart"
 _COLUMNS = 10
 _CATEGORIES = ("cp", "restecg")
+_OPTIONS = TableOptions(categorical=_CATEGORIES, missing="drop")
 _DIAGNOSIS = "num"
 _GAP = -9.0  # a missing value
 _TRAINING = 0.66
@@ -43,7 +44,7 @@ def read(root: str, table: TableOptions) -> Raw:
 
 def encode_hospitals(options: TableOptions) -> EncodedSites:
     """Encode the patients of every hospital."""
-    chosen = TableOptions(categorical=_CATEGORIES, standardise=options.standardise, missing="drop")
+    chosen = replace(_OPTIONS, standardise=options.standardise, unseen=options.unseen)
     return encode_sites({name: _read(name) for name in HOSPITALS}, chosen, _split, dummies=True)
 
 
