@@ -156,10 +156,12 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(
     assert toy.outputs(tmp_path / "run") == toy.outputs(kept.folder)
 
 
-def test_a_personalised_method_adapts_on_unseen_clients(toy_data: Path, tmp_path: Path) -> None:
-    result = toy.run(
-        toy_data, tmp_path / "run", method={"name": "la_ssfl"}, cohort=UNSEEN, run=SHORT, **SIMSIAM
-    )
+@pytest.mark.parametrize("name", ["la_ssfl", "maml_ssfl"])
+def test_a_personalised_method_adapts_on_unseen_clients(
+    name: str, toy_data: Path, tmp_path: Path
+) -> None:
+    method = {"name": name}
+    result = toy.run(toy_data, tmp_path / "run", method=method, cohort=UNSEEN, run=SHORT, **SIMSIAM)
     shared = result.model().state_dict()
     for client in result.unseen:
         own = result.personal(client).state_dict()

@@ -71,6 +71,8 @@ def test_the_root_may_be_a_folder_above_the_files(
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
     assert hapt.files("") == hapt.files(str(tmp_path / "hapt"))
     assert len(hapt.files("")) == 1 + 2 * len(STRETCHES)
+    publish(tmp_path / "unpacked" / "HAPT Data Set" / "RawData")
+    assert len(hapt.files(str(tmp_path / "unpacked"))) == len(hapt.files(""))
 
 
 def test_no_point_of_a_test_window_is_trained_on(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from coterie.data.formats.hapt import Windows
 # Of the training windows, per channel, in g and rad/s. Every person could send the sums of its own.
 _MEAN = (0.8044, 0.0295, 0.0983, 0.0047, -0.0020, -0.0074)
 _STD = (0.4143, 0.3967, 0.3497, 0.4073, 0.3830, 0.2538)
+_ARCHIVE = "HAPT Data Set"  # the folder of the published archive
 _TEST_SHARE = 5  # one in so many windows is for testing
 
 _Reader = Callable[[Path], Mapping[str, Windows]]
@@ -81,9 +82,10 @@ def _overlap(before: np.ndarray, after: np.ndarray) -> bool:
 
 
 def _find(root: str) -> tuple[Path, _Lister, _Reader]:
-    """Find the folder in either form: the root, or `hapt` or `RawData` in it."""
+    """Find the folder in either form: the root, or `hapt`, `RawData` or the archive's in it."""
     start = locate.resolve_root(root)
-    folders = [start, start / "hapt", start / "RawData", start / "hapt" / "RawData"]
+    parents = (start, start / "hapt")
+    folders = [*parents, *(folder / "RawData" for folder in parents), start / _ARCHIVE / "RawData"]
     for folder in folders:
         if (folder / hapt.LABELS).is_file():
             return folder, hapt.list_recordings, hapt.read_recordings
