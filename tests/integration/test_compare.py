@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli.compare import parse_axis
+from coterie.cli.compare import parse_axis, scale_rate
 from coterie.cli.main import main
 from coterie.core.errors import ConfigError
 from coterie.experiment.config import method_config
@@ -48,6 +48,16 @@ def test_a_method_brings_its_method_objective_and_server_tables_only() -> None:
     assert keen.tables["method"]["momentum"] == 0.9
     own = method_config("toy_methods:TwoModels", "digits/fedavg", {}, number=0)
     assert own.tables["method"] == {"name": "toy_methods:TwoModels", "pull": 0.1}
+
+
+def test_a_rate_for_steps_without_momentum_is_not_taken_with_momentum() -> None:
+    rates = {
+        "as shipped": scale_rate("scaffold", "heart/fedavg", {}),
+        "another key": scale_rate("scaffold", "heart/fedavg", {"method": {"correction": "x"}}),
+        "momentum": scale_rate("scaffold", "heart/fedavg", {"method": {"momentum": 0.9}}),
+    }
+    found = {name: tables.get("local", {}).get("lr") for name, tables in rates.items()}
+    assert found == {"as shipped": 0.2, "another key": 0.2, "momentum": None}
 
 
 def test_a_run_that_fails_is_a_row_and_an_exit_code(

@@ -94,11 +94,14 @@ def test_with_few_there_c_moves_by_their_share_of_the_federation(tmp_path: Path)
     np.testing.assert_allclose(server, own / 3, rtol=1e-6)
 
 
-def test_it_converges_to_the_minimum_of_the_mean_loss(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sizes", [[20, 20, 20], SIZES])
+def test_it_converges_to_the_minimum_of_the_plain_mean_loss(
+    sizes: list[int], tmp_path: Path
+) -> None:
+    """Also where models are averaged by unequal sizes: c decides, and in c all count alike."""
     best = np.average(CENTRES, axis=0, weights=[1, 1, 1])
-    equal = [20, 20, 20]
     changes: dict[str, Any] = {"run": {"rounds": 30}, "method": {"name": "scaffold"}}
-    quadratic.run(tmp_path / "run", CENTRES, equal, **changes)
+    quadratic.run(tmp_path / "run", CENTRES, sizes, **changes)
     found = quadratic.server_states(tmp_path / "run")[-1]["model"]["backbone.vector"].numpy()
     np.testing.assert_allclose(found, best, atol=1e-3)
 

@@ -218,7 +218,9 @@ def method_tables(method: str, setting: str, overrides: Tables) -> Tables:
 def shipped_rate(method: str, setting: str, overrides: Tables) -> float:
     """How many times the rate of `fedavg` a method's shipped configuration has; 1 if unknown.
 
-    Only configurations of the same objective are compared: others are tuned for other losses.
+    Only configurations of the same objective are compared: others are tuned for other losses. The
+    rate is that of the file's `[method]`: SCAFFOLD's is high because its momentum is 0, and is not
+    taken where an override changes a value that the file sets.
     """
     data = _data_name(tables_of(setting), overrides)
     names = (f"{data}/{method}", f"{data}/{_REFERENCE}")
@@ -226,6 +228,9 @@ def shipped_rate(method: str, setting: str, overrides: Tables) -> float:
         return 1.0
     own_tables, reference = map(tables_of, names)
     if own_tables.get("objective") != reference.get("objective"):
+        return 1.0
+    chosen, changed = own_tables.get("method", {}), overrides.get("method", {})
+    if any(changed[key] != chosen[key] for key in changed.keys() & chosen.keys()):
         return 1.0
     rates = [
         tables.get("local", {}).get("lr", settings.Local.lr) for tables in (own_tables, reference)
