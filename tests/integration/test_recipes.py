@@ -154,6 +154,20 @@ def test_rows_that_tables_share_are_the_same_runs_at_laptop_scale() -> None:
     assert all(len(found) == 1 for found in runs.values())
 
 
+@pytest.mark.parametrize("name", [n for n in SUPERVISED if "SCAFFOLD" in recipe.load(n).about])
+def test_scaffold_runs_at_the_rate_of_all_rows(name: str, with_gpu: None) -> None:
+    """As the recipes say, whatever rate the shipped configurations of SCAFFOLD have."""
+    found = 0
+    made = plan.make_study(recipe.load(name), "paper")
+    for column in made.columns:
+        cells = {cell.row.name: cell for cell in made.cells if cell.column is column}
+        local = {row: made.config(c, c.points[0], 0).local for row, c in cells.items()}
+        for row in (row for row in local if row.startswith("SCAFFOLD")):
+            assert local[row] == local["FedAvg"]
+            found += 1
+    assert found
+
+
 def test_the_tables_of_the_ssfl_paper_share_the_runs_of_global_ssfl_at_laptop_scale() -> None:
     named = {"ssfl-table1": "SSFL", "ssfl-table2": "Global-SSFL", "ssfl-objectives": "SimSiam"}
     found = set()
