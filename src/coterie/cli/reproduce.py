@@ -27,6 +27,7 @@ _OUT = typer.Option(help="Where runs and outcomes are kept; nothing there is run
 _SEEDS = typer.Option(min=1, help="Runs per row, instead of the recipe's numbers.")
 _COLUMNS = typer.Option(help="Run these columns alone, e.g. 'one,another'.")
 _ROWS = typer.Option(help="Run these rows alone, and the reference.")
+_NO_GRIDS = typer.Option("--no-grids", help="Tune nothing: every row has its own setting.")
 _RESUME = typer.Option("--resume", help="Resume runs that were stopped.")
 _DRY_RUN = typer.Option("--dry-run", help="Say what would be run and how long it takes.")
 
@@ -39,6 +40,7 @@ def reproduce(
     seeds: Annotated[int | None, _SEEDS] = None,
     columns: Annotated[list[str] | None, _COLUMNS] = None,
     rows: Annotated[list[str] | None, _ROWS] = None,
+    no_grids: Annotated[bool, _NO_GRIDS] = False,
     resume: Annotated[bool, _RESUME] = False,
     dry_run: Annotated[bool, _DRY_RUN] = False,
     debug: Debug = False,
@@ -68,7 +70,7 @@ def reproduce(
     from coterie.reproduce.tables import to_text
     from coterie.reproduce.verdicts import conclude
 
-    study = make_study(chosen, scale, seeds=seeds, root=root)
+    study = make_study(chosen, scale, seeds=seeds, root=root, grids=not no_grids)
     study = select(study, rows or (), columns or (), out)
     if study.recipe.measure == "cost":
         from coterie.reproduce.cost import count_study

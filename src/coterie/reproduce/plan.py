@@ -62,6 +62,7 @@ class Study:
     seeds: int | None = None  # of all rows, where the user asked for a number
     asked: Mapping[str, Sequence[str]] = field(default_factory=dict)  # the user's rows and columns
     root: str = ""  # of the data, where the user named it
+    grids: bool = True  # False: nothing is tuned, every row has its own setting
     _configs: dict[tuple[str, str, str, int], configuration.Config] = field(default_factory=dict)
 
     @property
@@ -81,6 +82,7 @@ class Study:
         arguments += [shlex.quote(f"data.root={self.root}")] if self.root else []
         arguments += ["--scale", self.scale]
         arguments += ["--seeds", str(self.seeds)] if self.seeds else []
+        arguments += [] if self.grids else ["--no-grids"]
         for key, names in self.asked.items():
             arguments += [f"--{key}", f"'{','.join(names)}'"]
         return " ".join(arguments)
@@ -127,11 +129,14 @@ def make_study(
     gpu: bool | None = None,
     seeds: int | None = None,
     root: str = "",
+    grids: bool = True,
 ) -> Study:
     """Plan every cell of a recipe at a scale; each is resolved once, so that errors show now.
 
     `gpu` says whether there is one; by default torch is asked. `seeds` is for all rows, `root` is
-    the folder of the data in all cells.
+    the folder of the data in all cells. Without `grids` every row has the values of its
+    configuration where it would try others; all else stays, so that runs are shared with a study
+    that has grids.
     """
     gpu = torch.cuda.is_available() if gpu is None else gpu
     registry.check_known(f"{recipe.source}: scale", scale, recipe.scales)
@@ -152,13 +157,22 @@ def make_study(
         common = _merge({"data": {"holdout": HELD}}, common)
     cells = []
     for column, row in itertools.product(columns, rows):
-        points = tuple(_list_points(recipe, settings, scale, row, column, common))
+        grid = _find_grid(row, scale, grids)
+        points = tuple(_list_points(recipe, settings, scale, row, column, common, grid))
         own = get_at_scale(column, "seeds", scale) or get_at_scale(row, "seeds", scale)
         metric = row.metric or column.metric or recipe.metric
         by = f"holdout_{metric}" if held_out else metric
         cells.append(Cell(row, column, points, seeds or own or settings.seeds, metric, by))
     study = Study(
-        recipe, scale, tuple(cells), left_out, tuple(columns), tuple(rows), seeds, root=root
+        recipe,
+        scale,
+        tuple(cells),
+        left_out,
+        tuple(columns),
+        tuple(rows),
+        seeds,
+        root=root,
+        grids=grids,
     )
     for cell in cells:
         for point in cell.points:
@@ -178,8 +192,20 @@ def _check(study: Study, cell: Cell, config: configuration.Config) -> None:
         raise ConfigError(f"{source}: features.clients = {last}, but {there}")
 
 
+def _find_grid(row: Row, scale: str, grids: bool) -> Grid:
+    """Find what a row tries at a scale: nothing where grids are not wanted."""
+    grid: Grid = get_at_scale(row, "grid", scale) if grids else {}
+    return grid
+
+
 def _list_points(
-    recipe: Recipe, settings: Scale, scale: str, row: Row, column: Column, common: Tables
+    recipe: Recipe,
+    settings: Scale,
+    scale: str,
+    row: Row,
+    column: Column,
+    common: Tables,
+    grid: Grid,
 ) -> Iterator[Point]:
     """Lay over each other: column, row, scale, then what column and row say of this scale."""
     changes = [by_table(column.set), by_table(row.set), common]
@@ -187,7 +213,6 @@ def _list_points(
     if row.afresh and column.at is not None:
         changes.append({"run": {"rounds": column.at}})
     setting = settings.base or column.base or recipe.base
-    grid: Grid = get_at_scale(row, "grid", scale)
     for values in itertools.product(*grid.values()):
         choice = dict(zip(grid, values, strict=True))
         overrides = _merge(*changes, by_table(choice))
@@ -294,7 +319,7 @@ def _find_changes(study: Study, cell: Cell) -> dict[str, Any]:
     named = f"{config.data.name}/{cell.row.config}"
     source = named if named in shipped() else cell.points[0].setting
     base = configuration.load(source, _permissions(config, source)).tables
-    grid = get_at_scale(cell.row, "grid", study.scale)
+    grid = _find_grid(cell.row, study.scale, study.grids)
     return {
         f"{table}.{key}": value
         for table, values in config.tables.items()

@@ -3,6 +3,7 @@
 All accuracies are fractions here, whatever the paper prints.
 """
 
+import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,9 @@ from coterie.reproduce.plan import Cell, Point, Study
 from coterie.reproduce.recipe import Column, Recipe, Row
 
 NONE = "-"  # the verdict where there is nothing to compare
+WINDOWS = (1, 5, 10)  # rounds whose mean is held against a target; 1 is how papers count
 _LOSSES = ("train_loss", "server_loss")
+Rounds = tuple[int | None, ...]  # to a target, by seed; None: never
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,21 @@ class Score:
     seconds: float = 0.0  # of a round, the median
     failure: str = ""
 
-    def find_round(self, target: float) -> int | None:
-        """Find the first training round in which the curve reached a target."""
-        return next((round for round, value in self.curve if value >= target), None)
+
+def find_round(curve: Curve, target: float, window: int = 1) -> int | None:
+    """Find the first round r at which the mean over rounds r - window + 1, ..., r is at a target.
+
+    A single round above the target may be chance; it decides where the window is 1. Rounds without
+    a measurement are passed over. Before round `window` there is no mean.
+    """
+    first = 0
+    for last, (round, _) in enumerate(curve, start=1):
+        while curve[first][0] <= round - window:
+            first += 1
+        mean = statistics.fmean(value for _, value in curve[first:last])
+        if round >= window and mean >= target:
+            return round
+    return None
 
 
 def score_run(history: Sequence[RoundEvent], cell: Cell, seed: int, folder: str) -> Score:
@@ -109,10 +124,12 @@ class CellScore:
     deviation: float | None = None  # sample standard deviation over seeds; None for one seed
     paper: float | None = None
     paper_spread: float | None = None
-    rounds: tuple[int | None, ...] = ()  # to the target, by seed; None: never
+    rounds: Rounds = ()  # to the target
+    smoothed: Mapping[int, Rounds] = field(default_factory=dict)  # by means of so many rounds
     length: int = 0  # training rounds of a run
     paper_rounds: str = ""
     speedup: float | None = None
+    smoothed_speedup: Mapping[int, float | None] = field(default_factory=dict)
     seconds: tuple[float, ...] = ()  # of a round, the median, by seed
     ratios: tuple[float, ...] = ()  # of these to the reference's, by seed
     ratio: float | None = None  # their mean
@@ -128,6 +145,10 @@ class CellScore:
         """Map seeds to values: to those of the cell, unless others are given."""
         values = self.values if values is None else values
         return dict(zip(self.numbers or range(len(values)), values, strict=False))
+
+    def rounds_over(self, window: int) -> Rounds:
+        """Rounds to the target by the mean of so many rounds; empty where that is not known."""
+        return self.rounds if window == 1 else self.smoothed.get(window, ())
 
 
 @dataclass(frozen=True)
@@ -158,14 +179,32 @@ def summarise(scores: Scores) -> Outcome:
         column, usual = cell.column, study.cell(study.recipe.reference, cell.column.name)
         runs = _list_runs(scores, usual) if usual else []
         reference = [run for run in runs if run.value is not None]
-        target = column.target
-        if target == "reference":  # its mean over seeds
-            target = _average([run.value for run in reference if run.value is not None])
-        if target is not None:
-            outcome.targets[column.name] = target
-        score = _summarise_cell(scores, cell, reference, target)
+        targets = _find_targets(column, reference)
+        if 1 in targets:
+            outcome.targets[column.name] = targets[1]
+        score = _summarise_cell(scores, cell, reference, targets)
         outcome.cells[score.row, score.column] = score
     return outcome
+
+
+def _find_targets(column: Column, reference: Sequence[Score]) -> dict[int, float]:
+    """Find the target by window; that of the reference is where its mean of n rounds ends.
+
+    A longer window lags behind a rising curve, and so it does at the reference's own end.
+    """
+    if column.target is None:
+        return {}
+    if column.target != "reference":
+        return dict.fromkeys(WINDOWS, column.target)
+    ends = {
+        window: [
+            _average([v for r, v in run.curve if r > run.rounds - window]) for run in reference
+        ]
+        for window in WINDOWS[1:]
+    }
+    ends[1] = [run.value for run in reference]
+    known = {n: [end for end in each if end is not None] for n, each in ends.items()}
+    return {n: statistics.fmean(each) for n, each in known.items() if each}
 
 
 def _list_runs(scores: Scores, cell: Cell) -> list[Score]:
@@ -177,7 +216,7 @@ def _list_runs(scores: Scores, cell: Cell) -> list[Score]:
 
 
 def _summarise_cell(
-    scores: Scores, cell: Cell, reference: Sequence[Score], target: float | None
+    scores: Scores, cell: Cell, reference: Sequence[Score], targets: Mapping[int, float]
 ) -> CellScore:
     recipe, row, column = scores.study.recipe, cell.row, cell.column.name
     runs, point = _list_runs(scores, cell), scores.choose(cell)
@@ -185,12 +224,15 @@ def _summarise_cell(
     ratios = values = _divide_times(done, reference)
     if recipe.measure != "time":
         values = tuple(run.value for run in runs if run.value is not None)
-    rounds, theirs = tuple[int | None, ...](), list[int | None]()
-    if target is not None:
-        itself = row.name == recipe.reference
-        rounds = tuple(_count_rounds(cell.column, run, target, itself) for run in done)
-        shared = [r for r in reference if r.seed in {run.seed for run in done}] or reference
-        theirs = [_count_rounds(cell.column, run, target, itself=True) for run in shared]
+    rounds, speedups = dict[int, Rounds](), dict[int, float | None]()
+    shared = [r for r in reference if r.seed in {run.seed for run in done}] or reference
+    shortest = min((run.rounds for run in (*done, *shared)), default=1)
+    for window, target in targets.items():
+        if window <= shortest:
+            count = functools.partial(_count_rounds, cell.column, target, window)
+            rounds[window] = tuple(count(run, row.name == recipe.reference) for run in done)
+            theirs = [count(run, itself=True) for run in shared]
+            speedups[window] = _divide_rounds(theirs, rounds[window])
     return CellScore(
         row.name,
         column,
@@ -200,10 +242,12 @@ def _summarise_cell(
         deviation=deviation(values),
         paper=_find_printed(recipe, row, column),
         paper_spread=recipe.to_fraction(row.spread[column]) if column in row.spread else None,
-        rounds=rounds,
+        rounds=rounds.pop(1, ()),
+        smoothed=rounds,
         length=max((run.rounds for run in done), default=0),
         paper_rounds=str(row.rounds.get(column, "")),
-        speedup=_divide_rounds(theirs, rounds),
+        speedup=speedups.pop(1, None),
+        smoothed_speedup=speedups,
         seconds=tuple(run.seconds for run in done),
         ratios=ratios,
         ratio=_average(ratios),
@@ -220,9 +264,12 @@ def _average(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-def _count_rounds(column: Column, run: Score, target: float, itself: bool) -> int | None:
+def _count_rounds(
+    column: Column, target: float, window: int, run: Score, itself: bool
+) -> int | None:
     """Count rounds to the target; the reference reaches its own accuracy at its end."""
-    return run.rounds if itself and column.target == "reference" else run.find_round(target)
+    own = itself and column.target == "reference"
+    return run.rounds if own else find_round(run.curve, target, window)
 
 
 def _divide_rounds(reference: Sequence[int | None], rounds: Sequence[int | None]) -> float | None:

@@ -13,7 +13,7 @@ import coterie
 from coterie.core.formatting import TextTable
 from coterie.reproduce.plan import Cell, describe_changes
 from coterie.reproduce.recipe import Column, Recipe
-from coterie.reproduce.scores import NONE, CellScore, GridScore, Outcome, gap
+from coterie.reproduce.scores import NONE, WINDOWS, CellScore, GridScore, Outcome, gap
 from coterie.reproduce.verdicts import Finding, check_claim, format_rounds
 
 
@@ -82,8 +82,14 @@ def _build_column(outcome: Outcome, column: Column) -> TextTable:
         line["paper's ratio" if timed else "paper"] = _join_spread(printed, spread)
         if target is not None:
             line[f"rounds to {format_value(recipe, target)}"] = format_rounds(score)
+            for window in WINDOWS[1:]:
+                line[f"by mean of {window}"] = format_rounds(score, window)
             line["paper's rounds"] = score.paper_rounds or NONE
+            smoothed = [score.smoothed_speedup.get(window) for window in WINDOWS[1:]]
             line["speedup"] = _format_ratio(score.speedup)
+            line[f"by means of {', '.join(map(str, WINDOWS[1:]))}"] = ", ".join(
+                map(_format_ratio, smoothed)
+            )
         if timed:
             seconds = statistics.fmean(score.seconds) if score.seconds else None
             line["seconds a round"] = _format_ratio(seconds)

@@ -2,12 +2,12 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 
 from coterie.reproduce.recipe import Claim, Recipe
-from coterie.reproduce.scores import NONE, CellScore, Outcome, Scores, gap, summarise
+from coterie.reproduce.scores import NONE, WINDOWS, CellScore, Outcome, Scores, gap, summarise
 
 WITHIN, DIRECTION, NOT, FAILED = "within", "direction", "not reproduced", "failed"
 HOLDS, FAILS, UNTESTED = "holds", "does not hold", "not tested here"
@@ -67,6 +67,7 @@ class Finding:
     text: str
     verdict: str
     numbers: str
+    by_window: Mapping[int, str] = field(default_factory=dict)  # of `faster`: by means of n rounds
 
 
 def check_claim(claim: Claim, outcome: Outcome, show: Show) -> Finding:
@@ -76,10 +77,33 @@ def check_claim(claim: Claim, outcome: Outcome, show: Show) -> Finding:
         missing = "the smoke scale says nothing about the paper"
     if missing:
         return Finding(claim.text, UNTESTED, missing)
-    tests = _CHECKS[claim.kind](_Case(claim, columns, outcome, show))
-    passed, numbers, sure = zip(*tests, strict=True)
+    case = _Case(claim, columns, outcome, show)
+    verdict, numbers = _test(case)
+    if claim.kind != "faster":
+        return Finding(claim.text, verdict, numbers)
+    verdicts = {1: verdict}
+    for window in WINDOWS[1:]:
+        if all(cell.rounds_over(window) for pair in case.pairs() for cell in pair):
+            verdicts[window] = _test(replace(case, window=window))[0]
+            if _find_unreached(claim, columns, outcome, window):
+                verdicts[window] = UNTESTED
+    return Finding(claim.text, _join_verdicts(verdicts), numbers, verdicts)
+
+
+def _test(case: "_Case") -> tuple[str, str]:
+    """Test a claim in all its columns: the verdict, and its numbers."""
+    passed, numbers, sure = zip(*_CHECKS[case.claim.kind](case), strict=True)
     verdict = (HOLDS if all(passed) else FAILS) + ("" if all(sure) else ONE_SEED)
-    return Finding(claim.text, verdict, "; ".join(numbers))
+    return verdict, "; ".join(numbers)
+
+
+def _join_verdicts(verdicts: Mapping[int, str]) -> str:
+    """Give the verdict by single rounds, and say where that by means of rounds differs."""
+    plain = {n: verdict.removesuffix(ONE_SEED) for n, verdict in verdicts.items()}
+    other = [n for n, verdict in plain.items() if verdict not in (plain[1], UNTESTED)]
+    if not other:
+        return verdicts[1]
+    return f"{verdicts[1]}; over {' and '.join(map(str, other))} rounds: {plain[other[0]]}"
 
 
 def _find_columns(claim: Claim, outcome: Outcome) -> tuple[list[str], str]:
@@ -102,10 +126,18 @@ def _find_columns(claim: Claim, outcome: Outcome) -> tuple[list[str], str]:
     for row, name in product(rows, named):
         if outcome.cell(row, name).mean is None:
             return named, f"{row} in {name} has no value"
-    for name in named if claim.kind == "faster" else ():
-        if all(rounds is None for row in rows for rounds in outcome.cell(row, name).rounds):
-            return named, f"{name}: neither reached the target"
+    if claim.kind == "faster" and (name := _find_unreached(claim, named, outcome, 1)):
+        return named, f"{name}: neither reached the target"
     return named, ""
+
+
+def _find_unreached(claim: Claim, columns: Sequence[str], outcome: Outcome, window: int) -> str:
+    """Find a column in which neither row reached the target by the mean of so many rounds."""
+    for name in columns:
+        cells = (outcome.cell(row, name) for row in (claim.above, claim.below))
+        if all(rounds is None for cell in cells for rounds in cell.rounds_over(window)):
+            return name
+    return ""
 
 
 @dataclass(frozen=True)
@@ -116,6 +148,7 @@ class _Case:
     columns: Sequence[str]
     outcome: Outcome
     show: Show
+    window: int = 1  # rounds whose mean is held against a target
 
     def cells(self, row: str) -> list[CellScore]:
         """List the scores of a row in every column."""
@@ -200,10 +233,17 @@ def _check_faster(case: _Case) -> Iterator[_Test]:
     """Fewer rounds to the target, beyond the spread."""
     for first, second in case.pairs():
         usual = case.outcome.reference(first.column)
-        ours, theirs, others = (_rounds_by_seed(case.outcome, c) for c in (first, second, usual))
+        ours, theirs, others = (_rounds_by_seed(case, cell) for cell in (first, second, usual))
         fewer, apart = gap(theirs, ours, list(others.values()))
-        rounds = f"{format_rounds(first)} against {format_rounds(second)} rounds"
-        yield fewer > (apart or 0.0), f"{first.column}: {rounds}", apart is not None
+        counts = [
+            (f"over {window}: " if window > 1 else "")
+            + f"{format_rounds(first, window)} against {format_rounds(second, window)}"
+            for window in WINDOWS
+            if first.rounds_over(window) and second.rounds_over(window)
+        ]
+        smoothed = f" ({', '.join(counts[1:])})" if len(counts) > 1 else ""
+        text = f"{first.column}: {counts[0]} rounds{smoothed}"
+        yield fewer > (apart or 0.0), text, apart is not None
 
 
 _CHECKS = {
@@ -216,26 +256,28 @@ _CHECKS = {
 }
 
 
-def _rounds_by_seed(outcome: Outcome, cell: CellScore) -> dict[int, float]:
+def _rounds_by_seed(case: _Case, cell: CellScore) -> dict[int, float]:
     """Rounds to the target, `length + 1` for a run that missed it.
 
     Of the reference to its own accuracy it is one value, as that is set.
     """
-    rounds = cell.by_seed([cell.length + 1 if r is None else r for r in cell.rounds])
-    column = next(c for c in outcome.study.columns if c.name == cell.column)
-    if cell.row == outcome.study.recipe.reference and column.target == "reference":
+    study, counts = case.outcome.study, cell.rounds_over(case.window)
+    rounds = cell.by_seed([cell.length + 1 if r is None else r for r in counts])
+    column = next(c for c in study.columns if c.name == cell.column)
+    if cell.row == study.recipe.reference and column.target == "reference":
         return dict(list(rounds.items())[:1])
     return rounds
 
 
-def format_rounds(cell: CellScore) -> str:
+def format_rounds(cell: CellScore, window: int = 1) -> str:
     """Format the mean number of rounds to the target, and how many seeds never reached it."""
-    reached = [rounds for rounds in cell.rounds if rounds is not None]
+    counts = cell.rounds_over(window)
+    reached = [rounds for rounds in counts if rounds is not None]
     if not reached:
-        return f">{cell.length}" if cell.rounds else NONE
-    never = len(cell.rounds) - len(reached)
+        return f">{cell.length}" if counts else NONE
+    never = len(counts) - len(reached)
     mean = f"{statistics.fmean(reached):.1f}".removesuffix(".0")
-    return f"{mean} ({never} of {len(cell.rounds)} never)" if never else mean
+    return f"{mean} ({never} of {len(counts)} never)" if never else mean
 
 
 def _mean(cell: CellScore) -> float:

@@ -69,7 +69,9 @@ def test_the_numbers_stand_with_the_verdict() -> None:
     found = finding(SURE, below="FedAvg", columns=["one"])
     assert found.numbers == "one: 0.70 against 0.60, +0.10 by seed (spread 0.00)"
     fewer = finding(SURE, kind="faster", below="FedAvg", columns=["one"])
-    assert fewer.numbers == "one: 6 against 7 rounds"
+    assert (
+        fewer.numbers == "one: 6 against 7 rounds (over 5: 8 against 9, over 10: >10 against >10)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,8 @@ def test_never_is_more_than_any_number_of_rounds() -> None:
     values = table(FedAvg=[[0.3], [0.3], [0.3]], FedProx=[[0.5], [0.3], [0.3]])
     found = finding(values, kind="faster", below="FedAvg", columns=["one"])
     assert found.verdict == "holds (one seed)"
-    assert found.numbers == "one: 8 against >10 rounds"
+    both = "over 5: 10 against >10, over 10: >10 against >10"
+    assert found.numbers == f"one: 8 against >10 rounds ({both})"
     nobody = finding(values, kind="faster", below="FedAvg", columns=["two"])
     assert nobody.verdict == "not tested here"
 
@@ -109,7 +112,7 @@ def test_the_reference_is_no_measurement_of_its_own_accuracy() -> None:
         row.pop("spread", None)
     study = make_study(parse(some), "paper")
     found = check_claim(study.recipe.claims[0], concluded(study, values), str)
-    assert found.verdict == "holds (one seed)"
+    assert found.by_window[1] == "holds (one seed)"
 
 
 def test_what_was_not_run_is_not_tested() -> None:

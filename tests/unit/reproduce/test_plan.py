@@ -7,7 +7,7 @@ import pytest
 from made_recipe import add, recipe, tables
 
 from coterie.core.errors import ConfigError
-from coterie.reproduce.plan import Study, locate_run, make_study
+from coterie.reproduce.plan import Study, describe_changes, locate_run, make_study
 from coterie.reproduce.recipe import parse
 from coterie.reproduce.runs import list_trials
 from coterie.reproduce.scores import Scores
@@ -140,3 +140,25 @@ def test_a_cell_reads_the_metric_of_its_row_its_column_or_the_recipe() -> None:
         "knn / accuracy",
         "probe / accuracy",
     ]
+
+
+def test_without_grids_every_row_has_its_own_setting() -> None:
+    some = tables(choose="holdout")
+    some["row"][1]["grid"] = {"method.mu": [0.5, 1.0], "local.lr": [0.1, 0.2]}
+    some["row"][1]["set"] = {"local.lr": 0.2}
+    made = make_study(parse(some), "paper", grids=False)
+    assert made.command.endswith("--scale paper --no-grids")
+    cell = made.cell("FedProx", "one")
+    assert cell is not None and [point.name for point in cell.points] == [""]
+    assert made.total == sum(cell.seeds for cell in made.cells)
+    config = made.config(cell, cell.points[0], 0)
+    assert config.local.lr == 0.2 and config.data.holdout == 0.1
+    # what the grid would have varied is a setting like others now
+    assert "FedProx: local.lr = 0.2" in list(describe_changes(made))
+    # a point of the grid with the same values is the same run
+    own = config.tables["method"]["mu"]
+    some["row"][1]["grid"] = {"method.mu": [own, 2 * own]}
+    tuned = make_study(parse(some), "paper")
+    other = tuned.cell("FedProx", "one")
+    assert other is not None
+    assert tuned.config(other, other.points[0], 0).hash() == config.hash()

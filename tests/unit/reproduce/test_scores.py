@@ -12,7 +12,7 @@ from coterie.engine.record import RoundEvent
 from coterie.reproduce.plan import Cell, make_study
 from coterie.reproduce.recipe import Column, Row, parse
 from coterie.reproduce.runs import list_trials
-from coterie.reproduce.scores import Scores, gap, score_run
+from coterie.reproduce.scores import Scores, find_round, gap, score_run
 from coterie.reproduce.verdicts import conclude, judge
 
 
@@ -128,7 +128,7 @@ def test_only_training_rounds_count() -> None:
     score = score_run(history, read_cell(by="holdout_accuracy"), 0, "")
     assert score.curve == ((1, 0.2), (2, 0.2), (3, 0.4))
     assert (score.value, score.chosen_by, score.rounds, score.seconds) == (0.4, 0.3, 3, 2.0)
-    assert score.find_round(0.3) == 3 and score.find_round(0.5) is None
+    assert find_round(score.curve, 0.3) == 3 and find_round(score.curve, 0.5) is None
     early = score_run(history, read_cell(at=2), 0, "")
     assert early.value == 0.2 and early.rounds == 2
 
