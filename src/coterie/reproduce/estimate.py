@@ -1,68 +1,38 @@
-"""Estimates how long a study takes here, measured on a few steps of one client.
+"""Estimates how long a study takes here: what was measured of each part, added up.
 
-A method with rounds on the server alone is measured stage by stage: one client with few samples,
-and then with more, plays every stage once. A round takes a + b n seconds: n are the samples
-of a client, on the server those of all clients together.
+Rows whose steps are alike share their measurements (`timing.py`), so that equal rows have equal
+estimates however busy the machine is in between.
 """
 
 import json
 import math
+import os
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from coterie.core import exact
-from coterie.core.errors import CoterieError, DataError, RunFailed
+from coterie.core.errors import CoterieError, DataError
 from coterie.core.formatting import counted, duration
-from coterie.core.task import METHOD, Attempt, Round
-from coterie.data.batches import DataShard, cut
-from coterie.data.partition import Partition
-from coterie.engine.cohort import Invited, count_asked, count_invited
-from coterie.engine.spec import Parts
+from coterie.core.task import METHOD
+from coterie.data.batches import cut
+from coterie.engine.cohort import count_asked
 from coterie.experiment import config as configuration
-from coterie.experiment.prepare import Experiment, make_player, prepare
-from coterie.kit.stages import plan_rounds
+from coterie.experiment.prepare import Experiment, prepare
+from coterie.kit.method import FederatedEvaluator
 from coterie.reproduce.plan import Study, is_finished
 from coterie.reproduce.runs import list_trials
 from coterie.reproduce.scores import Scores
+from coterie.reproduce.timing import ALONE, Timing, measure
 
-_FEW_SAMPLES, _MORE_SAMPLES = 48, 144  # of a client that plays every stage
-ALONE = "none"  # the cohort of a round on the server alone
-_FEW, _MORE = 2, 6  # optimiser steps: what both take alike is not the steps'
-_TESTED = 500  # test samples that an evaluation is timed on
-
-
-@dataclass(frozen=True)
-class Line:
-    """The seconds of a round or task, `start + sample * n` for n samples or optimiser steps."""
-
-    start: float
-    sample: float
-
-    @classmethod
-    def through(cls, few: tuple[int, float], more: tuple[int, float]) -> "Line":
-        """Make the line through two measurements; it neither falls nor begins below zero."""
-        between = more[0] - few[0]
-        slope = max((more[1] - few[1]) / between, 0.0) if between else more[1] / more[0]
-        return cls(max(more[1] - slope * more[0], 0.0), slope)
-
-    def __call__(self, samples: int) -> float:
-        """Return the seconds for so many samples or steps."""
-        return self.start + self.sample * samples
-
-
-@dataclass(frozen=True)
-class Timing:
-    """The seconds that the parts of a run take here."""
-
-    task: Line  # of a client, by its steps
-    sample: float  # of the test set
-    stages: Mapping[str, Line] = field(default_factory=dict)  # instead, where the server has rounds
+# Keys that do not change what a step takes: how many samples and steps there are is added up, and
+# how samples are divided among clients is not measured. Seeds and rates change numbers only.
+_COUNTED = {
+    "data": ("root", "limit", "holdout", "imbalance"),
+    "local": ("epochs", "steps", "lr", "schedule", "warmup", "weight_decay", "momentum"),
+}
+_SHIFTED = ("skew", "strength", "label_swap")  # of a partition: how a client sees its samples
 
 
 def describe(study: Study, out: Path) -> Iterator[str]:
@@ -95,7 +65,17 @@ def describe(study: Study, out: Path) -> Iterator[str]:
             facts.append("read from the runs of another column")
         yield f"{cell.name}: {', '.join(filter(None, facts))}"
     yield from study.left_out
-    yield f"in all about {duration(total)}{rest}; finished runs are kept in {out / 'cells'}"
+    time = f"about {duration(total)} on free cores{rest}"
+    yield f"in all {time}; finished runs are kept in {out / 'cells'}"
+    yield from _describe_load()
+
+
+def _describe_load() -> Iterator[str]:
+    """Say how much longer it takes while other programs compute, where they do."""
+    cores, load = exact.cores(), os.getloadavg()[0]  # this program is one of the load
+    if load - 1 > cores / 2:
+        longer = (load - 1 + cores) / cores
+        yield f"other programs compute here now: with them about {longer:.1f} times as long"
 
 
 def estimate(config: configuration.Config, timings: dict[str, Timing]) -> float:
@@ -111,76 +91,58 @@ def estimate(config: configuration.Config, timings: dict[str, Timing]) -> float:
 def _make_key(config: configuration.Config) -> str:
     """Make a key that two runs share if their steps take the same time."""
     tables = config.tables
-    local = {k: v for k, v in tables["local"].items() if k not in ("epochs", "steps", "lr")}
+    data, local = (
+        {key: value for key, value in tables[name].items() if key not in counted}
+        for name, counted in _COUNTED.items()
+    )
     # of a weight it matters only whether its term is there at all
     method = {k: v > 0 if isinstance(v, float) else v for k, v in tables["method"].items()}
-    chosen = method, tables["objective"], tables["net"], local
-    return json.dumps([*chosen, tables["data"], tables["partition"], config.run.device])
-
-
-def measure(experiment: Experiment, folder: Path) -> Timing:
-    """Time a client's task with few and with more steps, and a pass over some test samples."""
-    config, sizes = experiment.config, experiment.partition.sizes()
-    client = sorted(sizes, key=lambda other: sizes[other])[len(sizes) // 2]
-    if any(stage.cohort == ALONE for stage in experiment.parts.stages(METHOD)):
-        lines = measure_stages(experiment, client)
-        return Timing(Line(0.0, 0.0), _per_sample(experiment), lines)
-    players = {}
-    for steps in (_FEW, _MORE):
-        changes = {"local": {"steps": steps}, "run": {"rounds": max(config.run.rounds, 3)}}
-        players[steps] = make_player(prepare(configuration.resolve(config.tables, changes), folder))
-    server, stages = players[_FEW].parts.start(), players[_FEW].parts.stages(METHOD)
-    longest = max(stages, key=lambda stage: stage.rounds)
-    planned = plan_rounds(stages, len(sizes), config.run.seed)
-    rounds = [round for stage, round in planned if stage is longest]
-
-    def time_task(steps: int, round: Round) -> float:
-        (reply,), _ = players[steps].rehearse(longest, round, server, [client])
-        return reply.seconds
-
-    for steps, round in zip((_FEW, _MORE), rounds, strict=False):
-        time_task(steps, round)  # warms up
-    few, more = time_task(_FEW, rounds[-1]), time_task(_MORE, rounds[-1])
-    step = max((more - few) / (_MORE - _FEW), few / _FEW / 10)
-    return Timing(Line(max(few - _FEW * step, 0.0), step), _per_sample(experiment))
-
-
-def _per_sample(experiment: Experiment) -> float:
-    """Measure the seconds to test one sample."""
-    nets, count = experiment.parts.nets(METHOD), min(_TESTED, len(experiment.dataset.y_test))
-    net, device = nets.frozen("model", nets.weights(), {}), experiment.spec.device
-    shard = DataShard(experiment.dataset, np.arange(0), np.arange(count), device=device)
-    for _ in range(2):  # the first pass warms up
-        start = time.perf_counter()
-        with experiment.parts.kernels():
-            for batch in shard.sweep(test=True):
-                net(batch)
-    nets.release()
-    return (time.perf_counter() - start) / max(count, 1)
+    shifted = [tables["partition"].get(key) for key in _SHIFTED]
+    chosen = method, tables["objective"], tables["net"], data, local, shifted
+    return json.dumps([*chosen, config.run.device])
 
 
 def add_up(experiment: Experiment, timing: Timing) -> float:
     """Add up a whole run: clients' work is shared by the workers, the server's is not."""
-    config, shares = experiment.config, experiment.partition
-    sizes, stages = shares.sizes(), experiment.parts.stages(METHOD)
+    config, sizes = experiment.config, experiment.partition.sizes()
     workers = min(config.executor.workers or exact.cores(), len(sizes))
     workers = workers if config.executor.kind == "processes" else 1
-    every, total = config.evaluate.every, sum(stage.rounds for stage in stages)
-    evaluations = math.ceil(total / every) if every else 1
-    times = Counter[str]()
+    clients, server = _add_up_tests(experiment, timing.test)
+    steps = {client: _count_steps(config, size) for client, size in sizes.items()}
+    for stage in experiment.parts.stages(METHOD):
+        own = timing.server[stage.name]
+        if stage.cohort == ALONE:
+            server += stage.rounds * own(sum(sizes.values()))
+            continue
+        server += stage.rounds * own.start
+        asked = count_asked(len(sizes), stage, config.cohort.fraction) / len(sizes)
+        task = timing.clients[stage.name]
+        total = sum(task(_count_seen(config, size), steps[c]) for c, size in sizes.items())
+        clients += stage.rounds * asked * total
+    return clients / workers + server
+
+
+def _add_up_tests(experiment: Experiment, sample: float) -> tuple[float, float]:
+    """Add up all evaluations, those of clients and those of the server, by samples they encode."""
+    config, shares = experiment.config, experiment.partition
+    stages = experiment.parts.stages(METHOD)
+    every, rounds = config.evaluate.every, sum(stage.rounds for stage in stages)
+    evaluations = math.ceil(rounds / every) if every else 1
+    trained, tests = sum(shares.sizes().values()), len(experiment.dataset.y_test)
+    owned, encoded = sum(map(len, shares.test.values())), Counter[bool]()
     for name, evaluator in config.evaluators.items():
-        times[evaluator.where] += 1 if name in config.evaluate.last else evaluations
-    tests = len(experiment.dataset.y_test) + len(experiment.holdout)
-    tested = timing.sample * tests * times["server"]
-    own = timing.sample * sum(map(len, shares.test.values())) * times["client"]
+        on_server = evaluator.where == "server"
+        count = tests + len(experiment.holdout) if on_server else owned
+        if isinstance(evaluator, FederatedEvaluator):
+            count += trained
+        elif hasattr(evaluator, "layer"):  # it learns from representations
+            count += trained * (len(shares.train) if evaluator.pools else 1)
+        encoded[on_server] += count * (1 if name in config.evaluate.last else evaluations)
+    own, tested = sample * encoded[False], sample * encoded[True]
     if experiment.parts.method.model(experiment.parts.start()) is None:
         # every client's own model is tested, by its worker
-        own, tested = own + tested * len(sizes), 0.0
-    if timing.stages:
-        return add_up_stages(experiment, timing.stages, workers) + own / workers + tested
-    training = sum(timing.task(_count_steps(config, size)) for size in sizes.values())
-    invited = count_invited(len(sizes), stages[-1], config.cohort.fraction) / len(sizes)
-    return (config.run.rounds * invited * training + own) / workers + tested
+        return own + tested * len(shares.train), 0.0
+    return own, tested
 
 
 def _count_steps(config: configuration.Config, samples: int) -> int:
@@ -190,46 +152,8 @@ def _count_steps(config: configuration.Config, samples: int) -> int:
     return local.steps or local.epochs * -(-batches // local.accumulate)
 
 
-def measure_stages(experiment: Experiment, client: int) -> dict[str, Line]:
-    """Measure a round of every stage on one client."""
-    size = experiment.partition.sizes()[client]
-    few, more = min(_FEW_SAMPLES, size), min(_MORE_SAMPLES, size)
-    _time_stages(experiment, client, few)  # warms up
-    less, longer = (_time_stages(experiment, client, samples) for samples in (few, more))
-    return {name: Line.through((few, less[name]), (more, longer[name])) for name in longer}
-
-
-def _time_stages(experiment: Experiment, client: int, samples: int) -> dict[str, float]:
-    """Time the first round of every stage, with one client of so many samples."""
-    shares = experiment.partition
-    shifts = {client: shares.shifts[client]} if client in shares.shifts else {}
-    alone = Partition({client: shares.train[client][:samples]}, {}, (), shifts)
-    spec = replace(experiment.spec, folder=tempfile.mkdtemp(dir=experiment.spec.folder))
-    player = make_player(replace(experiment, spec=spec, partition=alone, parts=Parts(spec)))
-    server, seconds = player.parts.start(), dict[str, float]()
-    for stage, round in plan_rounds(player.parts.stages(METHOD), 1, spec.seed):
-        if stage.name in seconds:
-            continue
-        cohort = Invited() if stage.cohort == ALONE else Invited((client,))
-        begin = time.perf_counter()
-        played = player.round(METHOD, stage, round, server, cohort, Attempt())
-        spent = time.perf_counter() - begin
-        if played.server is None:
-            raise RunFailed(played.replies.first_problem())
-        server = played.server
-        seconds[stage.name] = played.replies.seconds.get(client, spent)
-    return seconds
-
-
-def add_up_stages(experiment: Experiment, lines: Mapping[str, Line], workers: int) -> float:
-    """Add up all rounds of all stages, from the line of each stage."""
-    fraction, sizes = experiment.config.cohort.fraction, experiment.partition.sizes()
-    total = 0.0
-    for stage in experiment.parts.stages(METHOD):
-        line = lines[stage.name]
-        if stage.cohort == ALONE:
-            total += stage.rounds * line(sum(sizes.values()))
-            continue
-        asked = count_asked(len(sizes), stage, fraction) / len(sizes)
-        total += stage.rounds * asked * sum(map(line, sizes.values())) / workers
-    return total
+def _count_seen(config: configuration.Config, samples: int) -> int:
+    """Count the samples of a pass over a client's data: no more than a round of few steps sees."""
+    local = config.local
+    seen = local.steps * local.accumulate * local.batch_size
+    return min(samples, seen) if seen else samples

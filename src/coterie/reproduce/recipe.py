@@ -95,6 +95,7 @@ class Claim:
 
     text: str
     above: str  # a row
+    short: str = ""  # the text in a dozen words, where it has more
     below: str = ""  # another row, where two are compared
     columns: tuple[str, ...] = ()  # empty: all that were run
     kind: Kind = "above"
@@ -137,6 +138,7 @@ class Recipe:
     about: str
     reference: str
     base: str
+    covers: tuple[str, ...] = ()  # tables and figures, each as "Paper, Table 1"
     unit: Literal["fraction", "percent"] = "fraction"
     measure: Literal["accuracy", "time", "cost"] = "accuracy"
     metric: str = "accuracy"
@@ -153,7 +155,7 @@ class Recipe:
         return printed / 100 if self.unit == "percent" else printed
 
 
-_KEYS = ("paper", "about", "reference", "base", "unit", "measure", "metric", "choose")
+_KEYS = ("paper", "about", "reference", "base", "covers", "unit", "measure", "metric", "choose")
 _TABLES = ("scale", "column", "row", "claim", "features", "cost")
 # Tables that a row takes from the one it is like, its own keys laid over.
 _INHERITED = [f.name for f in fields(Row) if f.name.startswith(("set", "grid"))]
