@@ -36,8 +36,10 @@ conditions they were taken under, in [benchmarks/papers](../benchmarks/papers/RE
 """
 NOTE = """\
 
-- A claim that was tested at two scales counts here by the larger one. Claims are sentences of the
-  paper, broken up so that each compares two rows.
+- A claim compares two rows of a table. One sentence of a paper may be several claims: one for each
+  method it is about, and one for each reading of what the paper leaves open (FedProc by its
+  equations and by its authors' code, SCAFFOLD without and with momentum).
+- A claim that was tested at two scales counts here by the larger one.
 - *Paper scale*: with the paper's data, rounds and epochs, or counted. All others: a laptop's scale,
   with less data and fewer rounds. **A claim that does not hold there may hold at the paper's.**
 - *One seed*: what another seed would do is not known.
@@ -194,7 +196,9 @@ def _write_result(result: Result) -> str:
         else (f"{result.scale} scale", f"{_describe_seeds(outcome)}.")
     )
     numbers = f"[All numbers](../benchmarks/papers/{result.folder}/table.md)"
-    about = f"`{outcome['command']}`\n\n{runs} {numbers}."
+    names = [column["name"] for column in outcome["columns"]]
+    order = f" Settings in this order: {'; '.join(names)}." if len(names) > 1 else ""
+    about = f"`{outcome['command']}`\n\n{runs} {numbers}.{'' if counted else order}"
     return f"### {recipe.name}: {covered}, {scale}\n\n{about}\n\n{_write_table(lines)}"
 
 

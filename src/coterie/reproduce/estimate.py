@@ -65,17 +65,15 @@ def describe(study: Study, out: Path) -> Iterator[str]:
             facts.append("read from the runs of another column")
         yield f"{cell.name}: {', '.join(filter(None, facts))}"
     yield from study.left_out
-    time = f"about {duration(total)} on free cores{rest}"
-    yield f"in all {time}; finished runs are kept in {out / 'cells'}"
-    yield from _describe_load()
+    time = f"in all about {duration(total)} on free cores{_describe_load()}{rest}"
+    yield f"{time}; finished runs are kept in {out / 'cells'}"
 
 
-def _describe_load() -> Iterator[str]:
+def _describe_load() -> str:
     """Say how much longer it takes while other programs compute, where they do."""
-    cores, load = exact.cores(), os.getloadavg()[0]  # this program is one of the load
-    if load - 1 > cores / 2:
-        longer = (load - 1 + cores) / cores
-        yield f"other programs compute here now: with them about {longer:.1f} times as long"
+    cores, load = exact.cores(), os.getloadavg()[0] - 1  # this program is one of the load
+    longer = (load + cores) / cores
+    return f" ({longer:.1f} times that with what else runs now)" if longer > 1.5 else ""
 
 
 def estimate(config: configuration.Config, timings: dict[str, Timing]) -> float:

@@ -165,7 +165,7 @@ def _time_stages(
         # Clients have a state from their first round on. The server begins where it began before:
         # its last round may leave nothing for another.
         start, round = (server, first) if stage.cohort == ALONE else (warm, last)
-        times, begin = [], time.perf_counter()
+        times, begin = list[tuple[float, float]](), time.perf_counter()
         while not times or (len(times) < _REPEATS and time.perf_counter() - begin < _ENOUGH):
             timed.spent, started = 0.0, clock()
             after = _play(player, stage, round, start, client)
