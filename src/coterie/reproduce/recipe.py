@@ -95,13 +95,13 @@ class Claim:
 
     text: str
     above: str  # a row
-    short: str = ""  # the text in a dozen words, where it has more
     below: str = ""  # another row, where two are compared
     columns: tuple[str, ...] = ()  # empty: all that were run
     kind: Kind = "above"
     margin: NonNegative = 0.0  # as a fraction
     direction: Literal["up", "down"] = "up"
     at: str = ""  # the column in which the row peaks
+    short: str = ""  # the text in a dozen words, where it has more
 
 
 @dataclass(frozen=True)

@@ -85,11 +85,9 @@ def _build_column(outcome: Outcome, column: Column) -> TextTable:
             for window in WINDOWS[1:]:
                 line[f"by mean of {window}"] = format_rounds(score, window)
             line["paper's rounds"] = score.paper_rounds or NONE
-            smoothed = [score.smoothed_speedup.get(window) for window in WINDOWS[1:]]
             line["speedup"] = _format_ratio(score.speedup)
-            line[f"by means of {', '.join(map(str, WINDOWS[1:]))}"] = ", ".join(
-                map(_format_ratio, smoothed)
-            )
+            smoothed = (score.smoothed_speedup.get(window) for window in WINDOWS[1:])
+            line["speedup by means"] = ", ".join(map(_format_ratio, smoothed))
         if timed:
             seconds = statistics.fmean(score.seconds) if score.seconds else None
             line["seconds a round"] = _format_ratio(seconds)
