@@ -26,12 +26,12 @@ from coterie.data.batches import DataShard
 WHOLE: dict[str, dict[str, Any]] = {"data": {"augment": UNCHANGED}, "local": {"batch_size": 64}}
 
 
-def adapted(fed: TwoViews, client: int, step: int, model: Tensors, steps: int = 1) -> Tensors:
+def adapted(fed: TwoViews, client: int, model: Tensors, rate: float, steps: int = 1) -> Tensors:
     """theta = Theta - beta grad L(Theta; B) in double, on all of a client's samples."""
-    net, place = fed.double(model), fed.place(step)
-    (window,) = windows(fed.batches(client, place), 1)
+    net = fed.double(model)
+    (window,) = windows(fed.batches(client, fed.place(0)), 1)
     for _ in range(steps):
-        shift(net, slopes(net, simsiam, window), fed.parts.local.rate(place))
+        shift(net, slopes(net, simsiam, window), rate)
     return net.state_dict()
 
 
@@ -46,19 +46,45 @@ def test_the_global_model_is_that_of_fedavg_bit_for_bit(objective: str, tmp_path
         assert not same({name: model[name] for name in server}, server, "backbone")
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(("fields", "steps", "rate"), [({}, 1, 0.1), ({"lr": 0.4}, 3, 0.4)])
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
-def test_the_step_of_adaptation(schedule: str, steps: int, tmp_path: Path) -> None:
-    """Plain, without the momentum and the decay of training, at the rate of the round."""
-    tables = {
-        **WHOLE,
-        "local": {**WHOLE["local"], "schedule": schedule, "momentum": 0.9, "weight_decay": 0.1},
-    }
-    fed = TwoViews(tmp_path, "la_ssfl", tables=tables, steps=steps)
+def test_the_step_of_adaptation(
+    schedule: str, fields: dict[str, Any], steps: int, rate: float, tmp_path: Path
+) -> None:
+    """Plain, without the momentum, decay and schedule of training, at local.lr or its own rate."""
+    local = {"schedule": schedule, "warmup": 2, "momentum": 0.9, "weight_decay": 0.1}
+    tables = {**WHOLE, "local": {**WHOLE["local"], **local}}
+    fed = TwoViews(tmp_path, "la_ssfl", tables=tables, steps=steps, **fields)
+    assert fed.parts.local.lr == 0.1
     model = fed.moved()
     for step in (0, 7):
         found = fed.personal(1, fed.place(step), model)
-        assert_near(found, adapted(fed, 1, step, model, steps), atol=1e-5)
+        assert_near(found, adapted(fed, 1, model, rate, steps), atol=1e-5)
+
+
+@pytest.mark.parametrize("unseen", [0, 1])
+def test_the_models_after_the_last_round_of_a_cosine_are_a_whole_step_away(
+    unseen: int, tmp_path: Path
+) -> None:
+    """Also those of clients that never trained; the round's own rate has all but vanished."""
+    tables = {
+        **WHOLE,
+        "run": {"rounds": 30},
+        "local": {**WHOLE["local"], "schedule": "cosine"},
+        "cohort": {"unseen": unseen},
+        "evaluate": {"every": 0, "with": ["personal_knn"], "metric": "client_knn_mean"},
+    }
+    fed = TwoViews(tmp_path / "run", "la_ssfl", tables=tables)
+    fed.run()
+    assert fed.parts.local.rate(fed.place(29, 30)) < 0.003 * fed.parts.local.lr
+    model, files = fed.servers()[-1]["model"], fed.files()
+    assert len(files) == len(SIZES)
+    for client in range(len(SIZES)):
+        expected = adapted(fed, client, model, fed.parts.local.lr)
+        found = files[f"site-{client}.safetensors"]
+        assert_near(found, expected, atol=1e-5)
+        name = "projector.0.weight"
+        assert (found[name] - model[name]).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("steps", [0, 4])
@@ -119,7 +145,7 @@ def test_statistics_that_stay_on_clients_go_on_in_the_copy(tmp_path: Path) -> No
     assert not any("running" in name for name in model)
     kept = fed.train(1, fed.place(2), model).keeps
     found = fed.personal(1, fed.place(2), model, kept=kept)
-    expected = adapted(fed, 1, 2, {**model, **kept["model:local"]})
+    expected = adapted(fed, 1, {**model, **kept["model:local"]}, fed.parts.local.lr)
     assert_near(found, expected, atol=1e-5)
 
 

@@ -86,7 +86,7 @@ def test_without_an_inner_step_it_is_fedavg_bit_for_bit(objective: str, tmp_path
 @pytest.mark.parametrize(
     ("local", "fields", "rate"),
     [
-        ({}, {}, RATE),  # by default a is the rate of the round
+        ({}, {}, RATE),  # by default a is local.lr
         ({}, {"inner_lr": 0.5}, 0.5),
         ({"accumulate": 2}, {"inner_lr": 0.5}, 0.5),
         ({"momentum": 0.9}, {"inner_lr": 0.5}, 0.5),
@@ -112,15 +112,17 @@ def test_the_steps_of_first_order(
     assert gap.abs().max() > 1e-4  # or the comparison above would not mean much
 
 
-def test_the_inner_rate_follows_the_schedule(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("fields", "inner_rate"), [({}, RATE), ({"inner_lr": 0.5}, 0.5)])
+def test_the_inner_rate_does_not_follow_the_schedule(
+    fields: dict[str, Any], inner_rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fed = maml(tmp_path, {"local": {"schedule": "cosine", "steps": 1}})
+    """theta' is a step at a, which no round shrinks; beta is the round's rate."""
+    fed = maml(tmp_path, {"local": {"schedule": "cosine", "steps": 1}}, **fields)
     model, rate = fed.moved(), fed.parts.local.rate(fed.place(6))
     assert 0 < rate < RATE
     found, outer, inner = seen_by(fed, monkeypatch, 2, 6, model)
     net = fed.double(model)
-    shift(net, slopes(copy.deepcopy(net), simsiam, inner), rate)
+    shift(net, slopes(copy.deepcopy(net), simsiam, inner), inner_rate)
     step = slopes(net, simsiam, outer)
     expected = {n: model[n].double() - rate * slope for n, slope in step.items()}
     assert_near({name: found[name] for name in expected}, expected, atol=1e-5)
@@ -209,10 +211,25 @@ def test_the_difference_of_gradients_is_the_exact_curvature(
     assert gap < 0.01 * size
 
 
-def test_it_is_tested_after_a_step_like_la_ssfl(tmp_path: Path) -> None:
-    fed, other = maml(tmp_path), TwoViews(tmp_path, "la_ssfl")
-    model, place = fed.moved(), fed.place(3)
+@pytest.mark.parametrize("inner_lr", [None, 0.5])
+def test_it_is_tested_after_a_step_of_the_inner_rate(
+    inner_lr: float | None, tmp_path: Path
+) -> None:
+    """As in LA-SSFL, in every round of a schedule: what training prepares for."""
+    tables = {"local": {"schedule": "cosine"}}
+    rates = {} if inner_lr is None else {"inner_lr": inner_lr}
+    fed = maml(tmp_path, tables, **rates)
+    other = TwoViews(tmp_path, "la_ssfl", tables=tables, lr=inner_lr or RATE)
+    model, place = fed.moved(), fed.place(7)
     assert same(fed.personal(1, place, model), other.personal(1, place, model))
+
+
+def test_an_inner_rate_of_zero_is_tested_without_a_step(tmp_path: Path) -> None:
+    fed = maml(tmp_path, inner_lr=0.0)
+    model = fed.moved()
+    found = fed.personal(1, fed.place(3), model)
+    weights = {name for name, _ in fed.nets["model"].named_parameters()}
+    assert same({n: found[n] for n in weights}, {n: model[n] for n in weights})
 
 
 def test_a_run_leaves_adapted_models(tmp_path: Path) -> None:

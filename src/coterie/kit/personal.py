@@ -12,18 +12,19 @@ from coterie.nets.heads import Network
 PERSONAL = "personal"  # the group of a client's state, and the slot of its network
 
 
-def adapt(ctx: ClientContext, weights: Tensors, steps: int) -> Tensors:
-    """theta = Theta - beta grad L(Theta; B): plain SGD steps at the round's rate, none kept.
+def adapt(ctx: ClientContext, weights: Tensors, steps: int, lr: float | None) -> Tensors:
+    """theta = Theta - beta grad L(Theta; B): plain SGD steps on a copy, which is returned.
 
-    The batches are drawn for the purpose. In training mode, so that statistics of norms move with
-    the copy; where they stay on clients, the copy begins with this client's. A client without
-    training samples keeps the model as it came.
+    beta is `lr`; None: `local.lr` as written, since a step at the rate of a schedule's last round
+    moves nothing. B is one batch of `batch_size` x `accumulate` samples, drawn for the purpose. In
+    training mode, so that statistics of norms move with the copy; where they stay on clients, the
+    copy begins with this client's. A client without training samples keeps the model as it came.
     """
     net = ctx.net(weights)
     if not len(ctx.data):
         return ctx.weights(net)
     plain = replace(ctx.local, optimizer="sgd", momentum=0.0, nesterov=False, weight_decay=0.0)
-    stepper = Stepper(ctx, net, local=plain)
+    stepper = Stepper(ctx, net, local=plain, lr=ctx.local.lr if lr is None else lr)
     while stepper.steps < steps:
         for batch in ctx.batches(f"adapt/{stepper.steps}"):
             if stepper(ctx.objective.loss(net, batch), batch) and stepper.steps == steps:

@@ -4,8 +4,9 @@ The global model Theta is trained as in FedAvg. A client's own model is made for
 
     theta_k = Theta - beta grad L(Theta; B),     one step on one batch of the client, then discarded
 
-Settled here: a plain SGD step (no momentum, no decay) at the current round's rate, in training
-mode.
+Settled here: a plain SGD step (no momentum, no decay), in training mode. beta has no schedule: the
+paper sees LA-SSFL diverge late in training, which it could not at a rate that vanishes; after the
+last round of a cosine theta_k would be Theta.
 """
 
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ class LASSFL(Method):
     """FedAvg without labels; clients adapt the global model by a step."""
 
     steps: fields.PositiveCount = 1  # of adaptation
+    lr: fields.Positive | None = None  # beta; none: local.lr, whatever the schedule
 
     objectives = ("simsiam", "simclr", "byol", "swav")
 
@@ -31,4 +33,4 @@ class LASSFL(Method):
 
     def personal(self, ctx: ClientContext, down: Bundle, state: State) -> Tensors:
         """The global model after the steps of adaptation."""
-        return personal.adapt(ctx, down["model"], self.steps)
+        return personal.adapt(ctx, down["model"], self.steps, self.lr)

@@ -8,10 +8,10 @@ draws independent batches B1, B2 (and B3):
     Hessian-free:  Theta_k = Theta_k - beta [ g - a (grad L(Theta_k + d g; B3)
                                                     - grad L(Theta_k - d g; B3)) / (2 d) ]
 
-The paper's appendix with the algorithm is missing: this is Per-FedAvg's. Settled here: a is the
-round's rate; statistics of norms follow the pass over B2 alone; B2 are the batches that FedAvg
-would train on, so that with a = 0 it is FedAvg; clients' own models are made for evaluation by one
-step, as in LA-SSFL.
+The paper's appendix with the algorithm is missing: this is Per-FedAvg's. Settled here: beta is the
+round's rate, a has no schedule; statistics of norms follow the pass over B2 alone; B2 are the
+batches that FedAvg would train on, so that with a = 0 it is FedAvg; clients' own models are made
+for evaluation by one step of rate a, as in LA-SSFL.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from coterie.kit import Batch, Bundle, ClientContext, Method, Tensors, fields, p
 class MAMLSSFL(Method):
     """FedAvg without labels on the loss after a step of adaptation."""
 
-    inner_lr: fields.NonNegative | None = None  # a; none: the round's rate
+    inner_lr: fields.NonNegative | None = None  # a; none: local.lr, whatever the schedule
     order: Literal["first", "hessian_free"] = "first"
     delta: fields.Positive = 1e-3  # d
     steps: fields.PositiveCount = 1  # of adaptation, for evaluation
@@ -45,7 +45,7 @@ class MAMLSSFL(Method):
     def client_update(self, ctx: ClientContext, down: Bundle, state: kit.State) -> kit.Answer:
         """Local iterations on the loss of the adapted model."""
         net = ctx.net(down["model"])
-        rate = ctx.local.rate(ctx.round) if self.inner_lr is None else self.inner_lr
+        rate = ctx.local.lr if self.inner_lr is None else self.inner_lr
         inner, third = ctx.batches("inner"), ctx.batches("third")
         here: Tensors = {}
 
@@ -87,7 +87,7 @@ class MAMLSSFL(Method):
 
     def personal(self, ctx: ClientContext, down: Bundle, state: kit.State) -> Tensors:
         """The global model after the steps of adaptation."""
-        return personal.adapt(ctx, down["model"], self.steps)
+        return personal.adapt(ctx, down["model"], self.steps, self.inner_lr)
 
 
 def gradient(ctx: ClientContext, net: kit.Network, batches: Iterator[Batch]) -> Tensors:
