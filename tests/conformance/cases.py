@@ -97,7 +97,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
         "ce_through": "classifier",
     },
     "fedssc-all": {"name": "fedssc", "k_shared": "all", "exclude_self": False, "min_count": 1},
-    "fedssc-shared-draw": {"name": "fedssc", "k_shared": 2, "shared_draw": True, "stale": "drop"},
+    "fedssc-device-draw": {"name": "fedssc", "k_shared": 2, "shared_draw": False, "stale": "drop"},
     "fedssc-extract": {"name": "fedssc", "init_with": "extract", "mu_moon": 0.0},
     "fedssc-other-class": {"name": "fedssc", "negative": "other_class"},
     "fedssc-no-negative": {"name": "fedssc", "negative": "none", "mu_moon": 0.5},

@@ -72,12 +72,13 @@ def by_hand(
     z_prev = fed.reference(previous) if previous is not None else None
     mu_moon = method.mu_moon if mu_moon is None else mu_moon
     shared = pairs if method.local_pairs else glob
+    tau_glob = method.tau if method.tau_glob is None else method.tau_glob
 
     def loss(net: Network, batch: Batch) -> Tensor:
         out = net(batch.x.double())
         total = mu_class * F.cross_entropy(out.logits, batch.y)
         if z_prev is not None:
             total = total + mu_moon * contrast(out.z, z_glob(batch), [z_prev(batch)], method.tau)
-        return total + mu_glob * shared(out.z, batch.y, vectors, known, method.tau)
+        return total + mu_glob * shared(out.z, batch.y, vectors, known, tau_glob)
 
     return fed.trained(client, place, received, loss, parts)

@@ -21,24 +21,38 @@ from federation import (
 from fedssc_loss import EVERY, addressed, by_hand, fedssc
 
 from coterie.core.bundle import Bundle
-from coterie.methods.fedssc import FedSSC, weight_at
+from coterie.methods.fedssc import FedSSC, Warmup, weight_at
+
+WARMUPS: tuple[Warmup, ...] = ("hold", "ramp", "off")
 
 # -- the weight of the shared representations
 
 
 def test_the_weight_is_held_and_then_falls_to_its_end() -> None:
     """mu_i = mu_s - (i - T0)/(T - T0) (mu_s - mu_e): the paper's formula with the round put in."""
-    found = {step: weight_at(step, 100, 5, 1.0, 1e-4) for step in (*range(6), 52, 99, 100)}
+    found = {step: weight_at(step, 100, "hold", 5, 1.0, 1e-4) for step in (*range(6), 52, 99, 100)}
     assert [found[step] for step in range(6)] == [1.0] * 6
     assert found[52] == pytest.approx(0.505313, abs=5e-7)
     assert found[99] == pytest.approx(0.010625, abs=5e-7)
     assert found[100] == pytest.approx(1e-4)
-    assert weight_at(30, 100, 20, 4.0, 2.0) == pytest.approx(4.0 - 10 / 80 * 2.0)
+    assert weight_at(30, 100, "hold", 20, 4.0, 2.0) == pytest.approx(4.0 - 10 / 80 * 2.0)
+
+
+def test_other_readings_of_the_warm_up_ramp_the_weight_or_leave_it_out() -> None:
+    """ "The number of warmup rounds" T0 = 5 of T = 100: rounds of a rise, or no rounds at all."""
+    ramp = [weight_at(step, 100, "ramp", 5, 2.0, 0.1) for step in range(101)]
+    assert ramp[:6] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0, 2.0])
+    held = [weight_at(step, 100, "hold", 5, 2.0, 0.1) for step in range(101)]
+    assert ramp[5:] == held[5:]
+    off = [weight_at(step, 100, "off", 5, 2.0, 0.1) for step in range(101)]
+    assert off == pytest.approx([2.0 - 1.9 * step / 100 for step in range(101)])
+    assert all(weight_at(3, 8, kind, 0, 1.0, 0.2) == 0.7 for kind in WARMUPS)
 
 
 def test_a_run_shorter_than_the_hold_keeps_the_weight() -> None:
     for steps in (1, 3, 5):
-        assert [weight_at(step, steps, 5, 0.5, 1e-4) for step in range(steps)] == [0.5] * steps
+        found = [weight_at(step, steps, "hold", 5, 0.5, 1e-4) for step in range(steps)]
+        assert found == [0.5] * steps
 
 
 @pytest.mark.parametrize(
@@ -51,6 +65,10 @@ def test_a_run_shorter_than_the_hold_keeps_the_weight() -> None:
         ({"init_with": "extract"}, 7, 1, 1.0 - 2 / 5 * (1.0 - 1e-4)),
         ({"mu_moon": 0.0}, 3, 0, 1.0),
         ({"mu_moon": 1.0, "tau": 0.2}, 3, 0, 1.0),
+        ({"mu_moon": 1.0, "tau": 0.4, "tau_glob": 0.1}, 3, 0, 1.0),
+        ({"local_pairs": True, "tau_glob": 0.2}, 3, 0, 1.0),
+        ({"warmup": "ramp"}, 3, 0, 0.8),
+        ({"warmup": "off"}, 3, 0, 1.0 - 3 / 10 * (1.0 - 1e-4)),
         ({"local_pairs": True}, 3, 0, 1.0),
         ({"norm": "bn"}, 3, 0, 1.0),
     ],
@@ -208,6 +226,7 @@ def test_the_defaults_are_those_of_the_paper() -> None:
     method = FedSSC()
     assert (method.mu_moon, method.mu_glob, method.mu_glob_end) == (5.0, 1.0, 1e-4)
     assert (method.hold, method.tau, method.k_shared, method.min_count) == (5, 0.5, 1, 10)
-    assert (method.exclude_self, method.shared_draw, method.stale) == (True, False, "keep")
+    assert (method.exclude_self, method.shared_draw, method.stale) == (None, True, "keep")
+    assert (method.warmup, method.tau_glob) == ("hold", None)
     assert (method.init_with, method.negative, method.stage1) == ("none", "previous", "glob")
     assert (method.two_stage, method.stage1_fraction, method.local_pairs) == (False, 0.9, False)

@@ -11,7 +11,8 @@ from fedssc_loss import EVERY, fedssc
 from torch import Tensor
 
 from coterie.core.bundle import Bundle, Payload, ServerState
-from coterie.methods.fedssc import draw
+from coterie.core.errors import ConfigError
+from coterie.methods.fedssc import FedSSC, draw
 
 
 def pool(vectors: Tensor, counts: Tensor, clients: Tensor) -> dict[str, Tensor]:
@@ -146,9 +147,12 @@ def pooled(fed: Federation, owners: int = 6) -> tuple[ServerState, Tensor]:
     return fed.collect(server, fed.place(0), uploads), vectors
 
 
-@pytest.mark.parametrize("exclude_self", [False, True])
-def test_the_draw_belongs_to_the_round_and_the_device(exclude_self: bool, tmp_path: Path) -> None:
-    fed = fedssc(tmp_path, exclude_self=exclude_self)
+@pytest.mark.parametrize("excluded", [{}, {"exclude_self": True}, {"exclude_self": False}])
+def test_the_draw_may_belong_to_the_round_and_the_device(
+    excluded: dict[str, bool], tmp_path: Path
+) -> None:
+    """Section V-B: vectors sent "to a device"; by default those of others."""
+    fed = fedssc(tmp_path, shared_draw=False, **excluded)
     server, vectors = pooled(fed)
     picks = np.zeros((8, 6), int)
     for step in range(1, 9):
@@ -159,19 +163,31 @@ def test_the_draw_belongs_to_the_round_and_the_device(exclude_self: bool, tmp_pa
             (picks[step - 1, client],) = rows_of(zs[0], list(vectors[:, 0]))
     assert all(len(set(row)) > 1 for row in picks.tolist())  # devices of a round differ
     assert all(len(set(column)) > 1 for column in picks.T.tolist())  # and rounds of a device
-    assert not exclude_self or (picks != np.arange(6)).all()
+    assert (picks != np.arange(6)).all() == excluded.get("exclude_self", True)
 
 
-@pytest.mark.parametrize("exclude_self", [False, True])
-def test_one_draw_may_serve_all_devices(exclude_self: bool, tmp_path: Path) -> None:
-    fed = fedssc(tmp_path, shared_draw=True, exclude_self=exclude_self)
-    server, _ = pooled(fed)
+@pytest.mark.parametrize("fields", [{}, {"exclude_self": False}, {"k_shared": 2}])
+def test_one_draw_of_a_round_serves_all_devices(fields: dict[str, Any], tmp_path: Path) -> None:
+    """Section III: in each round, for each class, the server selects a device at random."""
+    fed = fedssc(tmp_path, **fields)
+    server, vectors = pooled(fed)
+    means = [[one] for one in vectors.transpose(0, 1)[0]]
+    if "k_shared" in fields:
+        means = [[a, b] for i, (a,) in enumerate(means) for (b,) in means[i + 1 :]]
+    options = [torch.stack(chosen).mean(dim=0) for chosen in means]
     rounds = []
-    for step in range(1, 9):
+    for step in range(1, 60):
         found = [received(fed, server, step, client)[0] for client in range(6)]
         assert all(torch.equal(zs, found[0]) for zs in found)
-        rounds.append(found[0])
-    assert any(not torch.equal(zs, rounds[0]) for zs in rounds)
+        (pick,) = rows_of(found[0][0], options)
+        rounds.append(pick)
+    assert len(set(rounds)) > 5  # anybody's, and another one in other rounds
+
+
+def test_one_draw_for_all_cannot_leave_each_device_out() -> None:
+    with pytest.raises(ConfigError, match=r"exclude_self = true .* method\.shared_draw = false"):
+        FedSSC(exclude_self=True)
+    assert FedSSC(exclude_self=True, shared_draw=False).exclude_self
 
 
 def test_before_the_first_reports_no_class_is_known(tmp_path: Path) -> None:
@@ -204,9 +220,10 @@ def test_a_class_that_nobody_reported_this_round(stale: str, tmp_path: Path) -> 
     assert known == [True, stale == "keep", False]
 
 
-def test_a_run_shares_what_was_reported(tmp_path: Path) -> None:
-    """Round by round: the draw of every device is a vector that another one sent."""
-    fed = fedssc(tmp_path, min_count=5)
+@pytest.mark.parametrize("shared_draw", [True, False])
+def test_a_run_shares_what_was_reported(shared_draw: bool, tmp_path: Path) -> None:
+    """Round by round: the draw is a vector that a device sent; each for itself, another one."""
+    fed = fedssc(tmp_path, min_count=5, shared_draw=shared_draw)
     server = fed.start()
     states: dict[int, Any] = {}
     sent: dict[int, Payload] = {}
@@ -216,7 +233,9 @@ def test_a_run_shares_what_was_reported(tmp_path: Path) -> None:
         for client in range(len(COUNTS)):
             zs, known = received(fed, server, step, client)
             for k in EVERY if sent else ():
-                owners = [i for i in sent if COUNTS[i][k] >= 5 and i != client] or [client]
+                owners = [i for i in sent if COUNTS[i][k] >= 5]
+                if not shared_draw:
+                    owners = [i for i in owners if i != client] or [client]
                 assert known[k]
                 options = [sent[i]["class_means"]["zs"][k] for i in owners]
                 assert rows_of(zs[k], options)

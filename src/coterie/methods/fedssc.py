@@ -1,25 +1,28 @@
 """FedSSC: shared supervised-contrastive federated learning (Hu et al., 2023).
 
-MOON's loss with a third term: z is pulled towards the representation of its class that another
-device shared, and away from those of the other classes:
+MOON's loss with a third term: z is pulled towards the representation of its class that a device
+shared, and away from those of the other classes:
 
     loss   = CE + mu_moon l_moon + mu_glob(t) l_glob
-    l_glob = -log( e^{cos(z, zs_y)/tau} / sum_k e^{cos(z, zs_k)/tau} )
-    zs_k   = the mean of k_shared devices' class means, drawn anew for every device and round
+    l_glob = -log( e^{cos(z, zs_y)/tau_glob} / sum_k e^{cos(z, zs_k)/tau_glob} )
+    zs_k   = the mean of k_shared devices' class means, drawn anew in every round, for all devices
     mu_glob(t) = mu_glob while t < hold, then linearly down to mu_glob_end at t = T
 
 After its last epoch a device sends the mean of z of every class that it has `min_count` samples of.
 
-The paper contradicts itself or is silent, and is settled here: the draw is for each device from the
-others (`exclude_self`; its own where nobody else has the class; `shared_draw`: one draw for all);
-Algorithm 1's mean over all devices is `k_shared = "all"`, over owners. mu_glob's printed formula
-has no round in it. The first round has no zs and is FedAvg's, unless `init_with = "extract"` puts a
-round of extraction before it. A class that nobody shares keeps what was last shared (`stale`), or
-has no part in the softmax. tau is not given: MOON's 0.5. `negative` changes the pair that l_moon
-pushes from (Section IV): the global model's z of the next sample of another class in the batch, or
-nothing, -cos(z, z_glob)/tau. `two_stage` (Figure 2): first the contrastive terms with the output
-layer frozen and mu_glob constant, then CE on the output layer. `local_pairs`: pairs within the
-batch join those with zs. No code was published.
+The paper contradicts itself or is silent, and is settled here: one draw a round serves all devices
+(Section III, Algorithm 1), since devices that are pulled to different vectors move apart. V-B's
+vectors "to a device" are `shared_draw = false`: a draw for each device, from the others unless
+`exclude_self` is false (its own where nobody else has the class). Algorithm 1's mean over all
+devices is `k_shared = "all"`, over owners. mu_glob's printed formula has no round in it; its
+"warmup rounds" hold the weight, or `warmup` says otherwise. The first round has no zs and is
+FedAvg's, unless `init_with = "extract"` puts a round of extraction before it. A class that nobody
+shares keeps what was last shared (`stale`), or has no part in the softmax. tau is not given: MOON's
+0.5 in both terms. `negative` changes the pair that l_moon pushes from (Section IV): the global
+model's z of the next sample of another class in the batch, or nothing, -cos(z, z_glob)/tau.
+`two_stage` (Figure 2): first the contrastive terms with the output layer frozen and mu_glob
+constant, then CE on the output layer. `local_pairs`: pairs within the batch join those with zs. No
+code was published.
 """
 
 from collections.abc import Sequence
@@ -38,13 +41,20 @@ from coterie.kit import Bundle, ClientContext, Loss, Method, State, Tensors, fie
 _VECTORS: kit.Rules = {"class_means": kit.Gather(), "class_counts": kit.Gather()}
 
 All = Literal["all"]
+Warmup = Literal["hold", "ramp", "off"]
 
 
-def weight_at(step: int, steps: int, hold: int, start: float, end: float) -> float:
-    """mu_glob(t): `start` while t < hold, then linear, `end` at t = T."""
-    if step < hold or steps <= hold:
+def weight_at(step: int, steps: int, warmup: Warmup, hold: int, start: float, end: float) -> float:
+    """mu_glob(t): from `start` at t = T0 linearly to `end` at t = T.
+
+    While t < T0 it is held at `start`, or rises by start / T0 a round; "off" is T0 = 0.
+    """
+    held = 0 if warmup == "off" else hold
+    if step < held and warmup == "ramp":
+        return start * (step + 1) / held
+    if step < held or steps <= held:
         return start
-    return start - (step - hold) / (steps - hold) * (start - end)
+    return start - (step - held) / (steps - held) * (start - end)
 
 
 def draw(
@@ -91,12 +101,14 @@ class FedSSC(Method):
     mu_moon: fields.NonNegative = 5.0  # weight of MOON's term
     mu_glob: fields.NonNegative = 1.0  # weight of the shared representations, at the start
     mu_glob_end: fields.NonNegative = 1e-4  # and at the end
-    hold: fields.Count = 5  # rounds before the weight falls
+    hold: fields.Count = 5  # T0, the rounds before the weight falls
+    warmup: Warmup = "hold"  # what the weight does in them; off: it falls from the first round on
     tau: fields.Positive = 0.5  # temperature of both terms
+    tau_glob: fields.Positive | None = None  # of the shared representations' own; none: tau
     k_shared: fields.Count | All = 1  # devices whose representation of a class is averaged; 0: none
     min_count: fields.PositiveCount = 10  # samples of a class that a device needs to share it
-    exclude_self: bool = True
-    shared_draw: bool = False  # one draw for all devices; it may hold a device's own vector
+    shared_draw: bool = True  # one draw for all devices; false: one for each
+    exclude_self: bool | None = None  # from its own draw; none: where each device has one
     stale: Literal["keep", "drop"] = "keep"
     init_with: Literal["none", "extract"] = "none"
     negative: Literal["previous", "other_class", "none"] = "previous"
@@ -120,6 +132,11 @@ class FedSSC(Method):
         nothing = self.mu_glob == 0 or (self.k_shared == 0 and not self.local_pairs)
         if not self.two_stage and (self.stage1, self.stage1_fraction) != ("glob", 0.9):
             raise kit.ConfigError("method.stage1 and stage1_fraction of fedssc need two_stage=true")
+        if self.shared_draw and self.exclude_self:
+            raise kit.ConfigError(
+                "method.exclude_self = true of fedssc needs a draw for each device: "
+                "method.shared_draw = false"
+            )
         if self.two_stage and nothing:
             raise kit.ConfigError(
                 "method.two_stage = true of fedssc trains the representation by what is shared: "
@@ -156,13 +173,13 @@ class FedSSC(Method):
         return Bundle({"model": nets.weights(), "pool": pool})
 
     def draw_for(self, server: Bundle, round: kit.Round, client: kit.ClientId) -> Bundle | None:
-        """The representations drawn for this device; nothing before any were shared."""
+        """The representations drawn for a device, or for all; nothing before any were shared."""
         pool = server["pool"]
         if not (self._shares and len(pool["clients"])):
             return None
         receiver = None if self.shared_draw else client
         draws = round.generator("share", receiver)
-        zs, known = draw(pool, receiver, self.k_shared, draws, self.exclude_self)
+        zs, known = draw(pool, receiver, self.k_shared, draws, self.exclude_self is not False)
         return Bundle({"representations": {"zs": zs}, "known": {"valid": known}})
 
     def extract(self, ctx: ClientContext, down: Bundle, state: State) -> kit.Answer:
@@ -173,7 +190,8 @@ class FedSSC(Method):
         """Train by CE and both contrastive terms; send model and class means."""
         net, round, weight = ctx.net(down["model"]), ctx.round, self.mu_glob
         if weight > 0:
-            weight = weight_at(round.step, round.steps, self.hold, weight, self.mu_glob_end)
+            schedule = self.warmup, self.hold, self.mu_glob, self.mu_glob_end
+            weight = weight_at(round.step, round.steps, *schedule)
         if ctx.own is None and not self.local_pairs:
             weight = 0.0  # nobody has shared anything yet
         references = self._references(ctx, down, state)
@@ -240,6 +258,7 @@ class FedSSC(Method):
         only: tuple[str, ...] = (),
     ) -> None:
         """Train by the contrastive terms that have a part, and by CE unless parts are frozen."""
+        tau = self.tau if self.tau_glob is None else self.tau_glob
 
         def loss(net: kit.Network, batch: kit.Batch) -> Loss:
             others = None if references is None else references(batch)
@@ -251,7 +270,7 @@ class FedSSC(Method):
                 terms["contrast"] = self.mu_moon * term
             if weight > 0:
                 pairs = losses.class_pairs if self.local_pairs else losses.prototype_contrast
-                terms["shared"] = weight * pairs(outputs.z, y, *shared, self.tau)
+                terms["shared"] = weight * pairs(outputs.z, y, *shared, tau)
             return Loss.sum(terms, notes)
 
         kit.train(ctx, net, loss, only=only)
