@@ -19,10 +19,12 @@ from coterie.data.augment import AUGMENTS
 from coterie.kit.clustering import EqualShares
 from coterie.nets.heads import Network
 
-LAMBDA, ITERATIONS, T, EMA = 25.0, 10, 0.1, 0.996
+LAMBDA, T, EMA = 25.0, 0.1, 0.996
+ITERATIONS, ON_SERVER = 10, 100  # of Sinkhorn's algorithm
 FIELDS: dict[str, Any] = {"clusters": 10, "local_clusters": 4, "memory": 24, "server_steps": 8}
 VIEWS = ("train", "second", "train")
-SHARES, WIDTH = EqualShares(LAMBDA, ITERATIONS), 8
+SHARES, SERVER = (EqualShares(LAMBDA, most) for most in (ITERATIONS, ON_SERVER))
+WIDTH = 8
 
 
 def orchestra(folder: Path, tables: Tables | None = None, **fields: Any) -> TwoViews:
@@ -45,17 +47,32 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return np.exp(x) / np.exp(x).sum()
 
 
+def naive_scaling(
+    rows: np.ndarray, centroids: np.ndarray, iterations: int, lam: float = LAMBDA
+) -> tuple[np.ndarray, int]:
+    """The softmax of lambda x . c over centroids, scaled to equal shares; and the iterations taken.
+
+    An iteration sets column factors r so that columns sum to 1 / K, then row factors c so that rows
+    sum to 1 / N. In iterations 0, 10, 20, ... it ends once sum |c / c_new - 1| < 1e-2.
+    """
+    p = np.stack([softmax(lam * centroids.astype(np.float64) @ x.astype(np.float64)) for x in rows])
+    size, count = p.shape
+    c = np.full(size, 1.0 / size)
+    for done in range(iterations):
+        r = np.array([1.0 / count / sum(p[:, k] * c) for k in range(count)])
+        c_new = np.array([1.0 / size / sum(p[i] * r) for i in range(size)])
+        change = sum(abs(c / c_new - 1.0))
+        c = c_new
+        if done % 10 == 0 and change < 1e-2:
+            break
+    return size * c[:, None] * p * r, done + 1
+
+
 def naive_shares(
-    rows: np.ndarray, centroids: np.ndarray, lam: float = LAMBDA, iterations: int = ITERATIONS
+    rows: np.ndarray, centroids: np.ndarray, iterations: int = ITERATIONS
 ) -> np.ndarray:
-    """exp(lambda x . c) with columns scaled to N / K and rows to 1, in turns; rows last."""
-    q = np.exp(lam * rows.astype(np.float64) @ centroids.T.astype(np.float64))
-    for _ in range(iterations):
-        for k in range(q.shape[1]):
-            q[:, k] *= len(rows) / len(centroids) / q[:, k].sum()
-        for i in range(q.shape[0]):
-            q[i] /= q[i].sum()
-    return q
+    """Rows that sum to 1, over centroids that are used alike."""
+    return naive_scaling(rows, centroids, iterations)[0]
 
 
 def naive_cluster(

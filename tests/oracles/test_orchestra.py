@@ -10,7 +10,7 @@ from federation import assert_near, same
 from orchestra_by_hand import (
     EMA,
     FIELDS,
-    SHARES,
+    SERVER,
     WIDTH,
     T,
     Trained,
@@ -195,7 +195,7 @@ def test_the_server_averages_both_networks_and_goes_on_from_its_centroids(tmp_pa
                 torch.testing.assert_close(tensor.double(), mean, rtol=1e-5, atol=1e-6)
     rows = torch.cat([up["local_centroids"]["c"] for _, up in sent.values()])
     fit = Descent(FIELDS["server_steps"], 0.01, 0.9, 1e-4)
-    expected = fit(rows, server["centroids"]["c"], SHARES, T)
+    expected = fit(rows, server["centroids"]["c"], SERVER, T)
     torch.testing.assert_close(after["centroids"]["c"], expected)
     assert not torch.equal(after["centroids"]["c"], server["centroids"]["c"])
     assert set(after.tensors) == {"model", "target", "centroids"}
@@ -350,6 +350,7 @@ def test_the_settings_as_published() -> None:
     assert method == {
         **{"clusters": 128, "local_clusters": 16, "memory": 128, "temperature": 0.1, "ema": 0.996},
         **{"sinkhorn_lambda": 25.0, "sinkhorn_iterations": 10, "local_iterations": 5},
+        "server_sinkhorn_iterations": 100,
         **{"server_steps": 500, "server_lr": 0.01, "server_momentum": 0.9},
         "server_weight_decay": 1e-4,
     }

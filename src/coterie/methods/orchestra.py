@@ -11,7 +11,7 @@ and t goes into the client's memory, first in, first out. After training a clien
 target and the centroids of clusters of equal size in its memory. The server averages the networks
 and fits C to all clients' centroids Z, each row of C at length one after every step, by
 
-    -mean_i cos( Sinkhorn(e^{lambda Z_i C^T}), softmax(Z_i C^T / T) )
+    -mean_i cos( Sinkhorn(softmax(lambda Z_i C^T)), softmax(Z_i C^T / T) )
 
 from the C of the round before. The first round, of all clients, trains nothing: they fill their
 memories with the initial target and send centroids only.
@@ -19,7 +19,9 @@ memories with the initial target and send centroids only.
 Settled here: C starts from directions drawn evenly, as many as `clusters` or as centroids arrive
 first, if these are fewer; until they do, the turns are learned alone. A client that comes for the
 first time fills its memory before it trains. Filling uses the statistics of each batch and changes
-none. The networks are averaged by samples, the authors' code counts batches.
+none. The networks are averaged by samples, the authors' code counts batches. Their code also passes
+x1 through the online network and uses nothing of it, which feeds its BatchNorm statistics; here x1
+goes through the target alone.
 """
 
 import copy
@@ -60,7 +62,8 @@ class Orchestra(Method):
     temperature: fields.Positive = 0.1  # T
     ema: fields.Decay = 0.996  # m of the target
     sinkhorn_lambda: fields.Positive = 25.0
-    sinkhorn_iterations: fields.PositiveCount = 10
+    sinkhorn_iterations: fields.PositiveCount = 10  # on a client, at most
+    server_sinkhorn_iterations: fields.PositiveCount = 100  # on the server, at most
     local_iterations: fields.PositiveCount = 5  # of the clustering of a memory
     server_steps: fields.Count = 500
     server_lr: fields.Positive = 0.01
@@ -133,8 +136,9 @@ class Orchestra(Method):
 
     def _clusters(self, ctx: ClientContext, memory: Tensor) -> dict[str, kit.Tensors]:
         """The centroids of a memory, as they are sent."""
-        draws, shares = ctx.generator("local-clusters"), self._shares
-        count, iterations = self.local_clusters, self.local_iterations
+        draws, iterations = ctx.generator("local-clusters"), self.local_iterations
+        shares = clustering.EqualShares(self.sinkhorn_lambda, self.sinkhorn_iterations)
+        count = self.local_clusters
         centroids = clustering.cluster(memory, count, shares, iterations, draws)
         return {"local_centroids": {"c": centroids}}
 
@@ -167,10 +171,6 @@ class Orchestra(Method):
             terms["cluster"] = consistency(t, o, centroids, self.temperature)
         return kit.Loss.sum(terms, {**turned.notes, **kit.self_supervised.geometry(o, t)})
 
-    @property
-    def _shares(self) -> clustering.EqualShares:
-        return clustering.EqualShares(self.sinkhorn_lambda, self.sinkhorn_iterations)
-
     def server_update(self, ctx: kit.ServerContext, server: Bundle, replies: kit.Replies) -> Bundle:
         """Average both networks, then fit C to the clients' centroids."""
         reduced = ctx.reduce(replies)
@@ -187,9 +187,10 @@ class Orchestra(Method):
             start = clustering.directions(count, rows.shape[1], ctx.generator("centroids"))
         momentum, decay = self.server_momentum, self.server_weight_decay
         fit = clustering.Descent(self.server_steps, self.server_lr, momentum, decay)
-        fitted = fit(rows, start, self._shares, self.temperature)
+        shares = clustering.EqualShares(self.sinkhorn_lambda, self.server_sinkhorn_iterations)
+        fitted = fit(rows, start, shares, self.temperature)
         nearest = (rows @ fitted.T).argmax(dim=1)
-        left = clustering.disagreement(rows, fitted, self._shares, self.temperature)
+        left = clustering.disagreement(rows, fitted, shares, self.temperature)
         ctx.metrics["cluster_loss"] = float(left)
         ctx.metrics["clusters_used"] = float((torch.bincount(nearest) > 0).sum())
         return server.replace(centroids={"c": fitted})
