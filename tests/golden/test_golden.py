@@ -39,7 +39,7 @@ LABELLED = ("net.backbone=mlp", "net.norm=none", "local.steps=10")
 # so that what a method adds is seen after few steps, and no single step is a leap
 MORE: dict[str, tuple[str, ...]] = {
     "digits/bilevel_ssfl": ("method.lam=10.0",),
-    "digits/fedadagrad": ("local.steps=6",),
+    "digits/fedadagrad": ("local.steps=6", "server.lr=0.01"),
     "digits/fedprox": ("method.mu=1.0",),
     "digits/fedsimclr": ("method.mu=1.0",),
     "digits/fedssc": ("method.hold=1",),

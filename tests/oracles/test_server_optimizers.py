@@ -17,6 +17,8 @@ from torch import Tensor
 
 from coterie.core.bundle import Bundle
 from coterie.core.settings import ServerSettings
+from coterie.experiment.config import load
+from coterie.experiment.tables import shipped
 from coterie.kit.server_optimizer import step_server
 
 ROUNDS, ENTRIES = 12, 20
@@ -106,6 +108,24 @@ def test_momentum(rho: float, dampening: float) -> None:
 def test_adaptive(kind: str) -> None:
     states = run(ServerSettings(kind, **SETTINGS))
     assert agrees(states, naive(adaptive(kind), SETTINGS["lr"]))
+
+
+def test_adagrad_as_published_has_no_first_moment() -> None:
+    """Reddi et al., Algorithm 2: FedAdagrad sets beta1 = 0, so w = w - lr d / (sqrt(v) + tau)."""
+    lr, tau = 0.3, 1e-2
+    states = run(ServerSettings("adagrad", lr=lr, beta1=0.0, tau=tau))
+    w, v = np.zeros(ENTRIES), np.full(ENTRIES, tau**2)
+    for state, averaged in zip(states, averages(), strict=True):
+        d = w - averaged["w"].numpy()
+        v = v + d * d
+        w = w - lr * d / (np.sqrt(v) + tau)
+        np.testing.assert_allclose(state["model"]["w"], w, rtol=1e-12, atol=1e-14)
+
+
+def test_shipped_configurations_of_adagrad_are_as_published() -> None:
+    names = [name for name in shipped() if name.endswith("/fedadagrad")]
+    assert len(names) == 4
+    assert all(load(name, {}).server.beta1 == 0.0 for name in names)
 
 
 def test_adam_has_no_bias_correction() -> None:

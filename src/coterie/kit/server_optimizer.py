@@ -7,7 +7,8 @@
     adagrad   v = v + d^2                                and v = tau^2 at the start (FedOpt)
 
 FedAvgM is undamped as Hsu et al. write it; `server.dampening = 0.9` is what MOON's code does.
-FedOpt (Reddi et al.) has no bias correction. Buffers take the plain average.
+FedOpt (Reddi et al.) has no bias correction, and b1 = 0 in FedAdagrad. Buffers take the plain
+average.
 """
 
 from collections.abc import Set
