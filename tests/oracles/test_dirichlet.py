@@ -1,4 +1,4 @@
-"""The Dirichlet partition with MOON's balance rule, against the rule written out naively."""
+"""The Dirichlet partition, with and without MOON's balance rule, against it written out naively."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def naive(labels: list[int], classes: int, rule: Dirichlet, seed: int) -> list[l
             p = [0.0] * n
             while sum(p) == 0:
                 drawn = random.dirichlet([rule.beta] * n)
-                p = [drawn[j] if sizes[j] < N / n else 0.0 for j in range(n)]
+                p = [drawn[j] if sizes[j] < N / n or not rule.balance else 0.0 for j in range(n)]
             total = float(np.sum(p))
             running, cut = 0.0, [0]
             for j in range(n - 1):
@@ -40,16 +40,53 @@ def naive(labels: list[int], classes: int, rule: Dirichlet, seed: int) -> list[l
 
 
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("balance", [True, False])
 @pytest.mark.parametrize(
     ("clients", "beta", "min_samples"),
-    [(1, 0.5, 10), (5, 0.1, 10), (10, 0.5, 10), (20, 1.0, 15), (40, 0.3, 2), (7, 1e-9, 1)],
+    [(1, 0.5, 10), (5, 0.1, 10), (10, 0.5, 10), (20, 1.0, 15), (40, 0.3, 2), (7, 0.05, 1)],
 )
-def test_equal_to_the_naive_rule(clients: int, beta: float, min_samples: int, seed: int) -> None:
+def test_equal_to_the_naive_rule(
+    clients: int, beta: float, min_samples: int, balance: bool, seed: int
+) -> None:
     labels = np.random.default_rng(seed).integers(10, size=1000)
-    rule = Dirichlet(clients, beta, min_samples)
+    rule = Dirichlet(clients, beta, min_samples, balance)
     dealt = rule.deal(labels, 10, seed)
     assert [share.tolist() for share in dealt.values()] == naive(labels.tolist(), 10, rule, seed)
     assert list(dealt) == list(range(clients))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_beta_of_almost_nothing_gives_whole_classes(seed: int) -> None:
+    labels = np.random.default_rng(seed).integers(10, size=1000)
+    rule = Dirichlet(7, 1e-9, 1)
+    found = [share.tolist() for share in rule.deal(labels, 10, seed).values()]
+    assert found == naive(labels.tolist(), 10, rule, seed)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_without_the_balance_rule_every_class_is_a_plain_draw(seed: int) -> None:
+    """SSFL: p ~ Dir(alpha) for every class, cut at floor(cumsum(p) n), whoever has how much."""
+    labels = np.repeat(np.arange(10), 5000)
+    dealt = Dirichlet(10, 0.5, 1, balance=False).deal(labels, 10, seed)
+    counts = np.array([np.bincount(labels[share], minlength=10) for share in dealt.values()])
+    random = seeds.generator(seed, "partition", round=0)
+    for k in range(10):
+        cuts = np.floor(np.cumsum(random.dirichlet([0.5] * 10)) * 5000)
+        cuts[-1] = 5000
+        assert counts[:, k].tolist() == np.diff(cuts, prepend=0).tolist()
+    assert np.array_equal(np.sort(np.concatenate(list(dealt.values()))), np.arange(50_000))
+
+
+def test_without_the_balance_rule_sizes_are_not_capped() -> None:
+    """A client with its fair share goes on getting classes, and may have several times as much."""
+    labels = np.repeat(np.arange(10), 5000)
+    late, largest = 0, 0
+    for seed in range(20):
+        dealt = Dirichlet(10, 0.1, 10, balance=False).deal(labels, 10, seed)
+        counts = np.array([np.bincount(labels[share], minlength=10) for share in dealt.values()])
+        late += int((counts[np.cumsum(counts, axis=1) - counts >= 5000] > 1).sum())
+        largest = max(largest, int(counts.sum(axis=1).max()))
+    assert late > 100 and largest > 12_000
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.5, 5.0])

@@ -1,4 +1,4 @@
-"""`dirichlet`: label skew, every class divided by a Dirichlet draw, with MOON's balance rule."""
+"""`dirichlet`: label skew, every class divided by a Dirichlet draw; MOON's balance rule or none."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -19,22 +19,25 @@ class Dirichlet(DirichletRule):
     For every class in order: p ~ Dir(beta 1_n) over the n clients; p_j = 0 where client j has its
     fair share N/n already; p = p / sum(p); the shuffled class is cut at floor(cumsum(p) |class|).
     The whole is drawn again until every client has `min_samples`, then each share is shuffled.
+    `balance = False` leaves p_j = 0 out: a plain draw for every class, as in SSFL (He et al. 2021).
 
     A cumulative sum that ends just below 1 can leave a full client one stray sample of a class;
     this is kept because the authors' partitions have it. Shares are not of equal size.
     """
+
+    balance: bool = True  # a client that has its fair share gets nothing of later classes
 
     labels = True
 
     def deal(self, labels: Labels, classes: int, seed: int, groups: Groups | None = None) -> Shares:
         """Assign training indices to every client."""
         totals = np.bincount(labels, minlength=classes)
-        draw = partial(_draw_counts, totals, self.clients)
+        draw = partial(_draw_counts, totals, self.clients, self.balance)
         return deal_counts(labels, *draw_enough(self, draw, len(labels), classes, seed))
 
 
 def _draw_counts(
-    totals: np.ndarray, clients: int, generator: np.random.Generator, beta: float
+    totals: np.ndarray, clients: int, balance: bool, generator: np.random.Generator, beta: float
 ) -> np.ndarray | None:
     """Draw the number of samples by class and client; None if no client can take a class.
 
@@ -45,7 +48,7 @@ def _draw_counts(
     concentration = np.full(clients, beta)
     fair = totals.sum() / clients
     for k in np.flatnonzero(totals):
-        wanting = sizes < fair
+        wanting = sizes < fair if balance else 1.0
         for _ in range(_REDRAWS):
             share = generator.dirichlet(concentration) * wanting
             weight = share.sum()
