@@ -4,7 +4,8 @@
     python benchmarks/curves/digits.py --draw        draws again from digits.json beside this file
 
 Every run is a shipped configuration with the network of the papers (`coterie run digits/NAME
-net.backbone=simple-cnn run.seed=SEED`), on three seeds. A line is the mean over the seeds.
+net.backbone=simple-cnn run.seed=SEED`), on three seeds. A line is the mean over the seeds. FedSSC's
+values in digits.json are from when `method.shared_draw = false` was the default.
 """
 
 import argparse
