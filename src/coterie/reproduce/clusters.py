@@ -12,8 +12,9 @@ in t-SNE's plane:
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,11 @@ class Clusters:
     samples: int
     shares: Mapping[int, float]  # by class: nearest points of the same class
     silhouette: int  # clusters
+
+    @property
+    def share(self) -> float:
+        """The mean over classes of the share of nearest points that have the same one."""
+        return fmean(self.shares.values())
 
     @property
     def distinguishable(self) -> list[int]:
@@ -90,4 +96,16 @@ def describe_clusters(panels: Mapping[str, Clusters], rows: Sequence[str]) -> st
         more = len(panels[rows[-1]].distinguishable) > len(panels[row].distinguishable)
         verdict = "holds" if more else "does not hold"
         text += f" {rows[-1]} has more than {row}: {verdict} (one seed)."
+    return text
+
+
+def describe_neighbours(
+    panels: Mapping[str, Clusters], pairs: Iterable[tuple[str, str]] = ()
+) -> str:
+    """Say how many neighbours of a point share its class, and in which of two panels more do."""
+    shares = "; ".join(f"{name} {clusters.share:.3f}" for name, clusters in panels.items())
+    text = f"same class among the {NEIGHBOURS} nearest points: {shares}."
+    for more, less in pairs:
+        verdict = "holds" if panels[more].share > panels[less].share else "does not hold"
+        text += f" {more} has more than {less}: {verdict} (one seed)."
     return text

@@ -3,12 +3,13 @@
 FedProc's Figure 2 draws those of local models: of clients that train alone, and of clients of a
 federation, beside the global model's. The local model of a client in a federation is what the
 client makes of the final global model in one round of its own training, with the settings of the
-last round. MFCL's Figure 6 draws those of global models (`clusters.py`).
+last round. MFCL's Figure 6 draws those of global models (`clusters.py`), and MOON's Figure 3 both,
+on the same test images.
 """
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise, product
@@ -34,7 +35,12 @@ from coterie.experiment.prepare import Experiment, make_player, prepare
 from coterie.kit.stages import plan_rounds
 from coterie.report.page import format_figures, format_note, make_document
 from coterie.report.scatter import Scatter, chart_points, embed_in_plane
-from coterie.reproduce.clusters import NEIGHBOURS, count_clusters, describe_clusters
+from coterie.reproduce.clusters import (
+    NEIGHBOURS,
+    count_clusters,
+    describe_clusters,
+    describe_neighbours,
+)
 from coterie.reproduce.recipe import Features, get_at_scale
 from coterie.reproduce.scores import Scores
 
@@ -48,6 +54,10 @@ _ABOUT_GLOBAL = (
     "all clients; of the images themselves where it says so. Colour and symbol are the class. A "
     f"class is distinguishable if more than half of the {NEIGHBOURS} nearest points of its points, "
     "on average, are of the same class."
+)
+_ABOUT_BOTH = (
+    "t-SNE of z by cosine for the same test images, every panel by itself. Colour and symbol are "
+    "the class. Distances between far groups mean little in such a picture."
 )
 
 
@@ -70,16 +80,21 @@ def write_features(scores: Scores, wanted: Features, folder: Path) -> str:
     rows = [row for row in wanted.rows if row in run]
     if not rows:
         return f"there is no picture of features: none of {', '.join(wanted.rows)} was asked for"
-    groups = _list_groups(scores, wanted, rows)
+    groups = list(_list_groups(scores, wanted, rows))
     panels = [panel for group in groups for panel in group]
     shown = [scatter for group in groups for scatter in embed(group)]
     arrays = {"clients": np.concatenate([panel.clients for panel in panels])}
     numbers: Mapping[str, Any]
-    if wanted.of == "global":
-        title, about = "Clusters of global models", _ABOUT_GLOBAL
+    claimed = scores.study.scale != "smoke"  # which shows nothing about the paper
+    if wanted.of != "local":
         counts = {p.name: count_clusters(p.points, p.classes) for p in shown}
-        summary = describe_clusters(counts, rows if scores.study.scale != "smoke" else ())
         numbers = {name: clusters.to_json() for name, clusters in counts.items()}
+    if wanted.of == "both":
+        title, about = "Hidden vectors of global and local models", _ABOUT_BOTH
+        summary = describe_neighbours(counts, list_pairs(rows, list(counts)) if claimed else ())
+    elif wanted.of == "global":
+        title, about = "Clusters of global models", _ABOUT_GLOBAL
+        summary = describe_clusters(counts, rows if claimed else ())
     else:
         title, about = "Features of local models", _ABOUT_LOCAL
         numbers = {row: measure_agreement(group) for row, group in zip(rows, groups, strict=True)}
@@ -106,21 +121,30 @@ def write_features(scores: Scores, wanted: Features, folder: Path) -> str:
     return summary
 
 
-def _list_groups(scores: Scores, wanted: Features, rows: Sequence[str]) -> list[list[Panel]]:
+def _list_groups(scores: Scores, wanted: Features, rows: Sequence[str]) -> Iterator[list[Panel]]:
     """Project images under the models of every row; each group has a plane of its own."""
     samples = get_at_scale(wanted, "samples", scores.study.scale)
-    groups = list[list[Panel]]()
     for row in rows:
         config, folder = find_run(scores, row)
         with TemporaryDirectory() as scratch, exact.exact_arithmetic():
             experiment = prepare(config, Path(scratch))
             if wanted.of == "local":
-                groups.append(_project_local(experiment, folder, row, wanted.clients, samples))
-                continue
-            if wanted.raw and not groups:
-                groups.append([_take_images(experiment, wanted.clients[0], samples)])
-            groups.append([_project_global(experiment, folder, row, samples)])
-    return groups
+                yield _project_local(experiment, folder, row, wanted.clients, samples)
+            elif wanted.of == "both":
+                for panel in _project_both(experiment, folder, row, wanted.clients, samples):
+                    yield [panel]
+            else:
+                if wanted.raw and row == rows[0]:
+                    yield [_take_images(experiment, wanted.clients[0], samples)]
+                yield [_project_global(experiment, folder, row, samples)]
+
+
+def list_pairs(rows: Sequence[str], panels: Sequence[str]) -> list[tuple[str, str]]:
+    """List the panels to compare: the first with all others, a global model with its local ones."""
+    first, *others = panels
+    own = ((row, panel) for row in rows if row in others for panel in others if panel != row)
+    local = [(row, panel) for row, panel in own if panel.startswith(f"{row}, client ")]
+    return [*((first, other) for other in others), *local]
 
 
 def _project_local(
@@ -140,6 +164,21 @@ def _project_local(
         owners = np.full(len(drawn), client)
         panels.append(Panel(name, owners, *project(experiment, weights, drawn, test)))
     return panels
+
+
+def _project_both(
+    experiment: Experiment, folder: Path, row: str, clients: Sequence[int], samples: int
+) -> Iterator[Panel]:
+    """Project the same test images under a row's global model and under clients' local ones."""
+    models = {row: load_file(folder / MODEL)} if (folder / MODEL).is_file() else {}
+    if not experiment.parts.method.pooled:  # a single client with all data has no local model
+        local = load_models(experiment, folder, clients)
+        models |= {f"{row}, client {client + 1}": local[client] for client in clients}
+    tests = np.arange(len(experiment.dataset.y_test))
+    drawn = seeds.generator(0, "hidden vectors").permutation(tests)[:samples]
+    for name, weights in models.items():
+        projected = project(experiment, weights, drawn, test=True)
+        yield Panel(name, np.full(len(drawn), GLOBAL), *projected)
 
 
 def _project_global(experiment: Experiment, folder: Path, row: str, samples: int) -> Panel:
@@ -231,7 +270,7 @@ def _find_directions(panel: Panel) -> dict[int, np.ndarray]:
 
 
 def describe_agreement(numbers: Mapping[str, Mapping[str, float]]) -> str:
-    """Say how much clients agree, and whether they agree most in the last row."""
+    """Say how much clients agree, and whether more in the last row than in each of the others."""
     rows = [
         f"{row}: {', '.join(f'{name} {value:.3f}' for name, value in cosines.items())}"
         for row, cosines in numbers.items()
@@ -241,8 +280,7 @@ def describe_agreement(numbers: Mapping[str, Mapping[str, float]]) -> str:
         return text  # two clients may have no class in common
     gaps = {row: c["same class"] - c["other class"] for row, c in numbers.items()}
     last, *others = reversed(gaps)
-    verdict = "holds" if all(gaps[last] > gaps[row] for row in others) else "does not hold"
-    return (
-        f"{text} {last} keeps one class of two clients together, and apart from the others, "
-        f"better than {' and '.join(others)}: {verdict} (one seed)"
-    )
+    text += f" {last} keeps one class of two clients together, and apart from the others, better"
+    verdicts = {row: "holds" if gaps[last] > gaps[row] else "does not hold" for row in others}
+    than = (f"than {row}: {verdict} (one seed)" for row, verdict in reversed(verdicts.items()))
+    return f"{text} {'; '.join(than)}"

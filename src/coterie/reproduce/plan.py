@@ -15,7 +15,7 @@ from coterie.core.errors import ConfigError
 from coterie.experiment import config as configuration
 from coterie.experiment.outputs import REPORT
 from coterie.experiment.tables import Tables, by_table, shipped, tables_of
-from coterie.reproduce.recipe import Column, Grid, Recipe, Row, Scale, get_at_scale
+from coterie.reproduce.recipe import Column, Grid, Recipe, Row, Scale, Target, get_at_scale
 
 HELD = 0.1  # the share of the training samples that is set aside to choose the point of a grid
 _SHORT = 12
@@ -145,10 +145,9 @@ def make_study(
     wanted = [
         c for c in recipe.columns if scale in c.scales and c.name in (settings.columns or [c.name])
     ]
-    columns = [c for c in wanted if gpu or not (c.gpu or settings.gpu)]
+    columns = [c for c in wanted if gpu or not (get_at_scale(c, "gpu", scale) or settings.gpu)]
     left_out = [f"{c.name} is left out: it needs a GPU" for c in wanted if c not in columns]
-    if settings.target is not None:
-        columns = [replace(column, target=settings.target) for column in columns]
+    columns = [replace(column, target=_find_target(settings, column, scale)) for column in columns]
     common = by_table(settings.set)
     if root:
         common = _merge(common, {"data": {"root": root}})
@@ -178,6 +177,14 @@ def make_study(
         for point in cell.points:
             _check(study, cell, study.config(cell, point, 0))
     return study
+
+
+def _find_target(settings: Scale, column: Column, scale: str) -> Target | None:
+    """Find a column's target: its own at this scale, else the scale's, else its own."""
+    own: Target | None = getattr(column, f"target_{scale}")
+    if own is None:
+        own = settings.target
+    return column.target if own is None else own
 
 
 def _check(study: Study, cell: Cell, config: configuration.Config) -> None:
@@ -213,7 +220,8 @@ def _list_points(
     if row.afresh and column.at is not None:
         changes.append({"run": {"rounds": column.at}})
     setting = settings.base or column.base or recipe.base
-    for values in itertools.product(*grid.values()):
+    tried = get_at_scale(column, "points", scale)
+    for values in itertools.islice(itertools.product(*grid.values()), tried):
         choice = dict(zip(grid, values, strict=True))
         overrides = _merge(*changes, by_table(choice))
         yield Point(_format_changes(choice), setting, overrides)

@@ -38,7 +38,7 @@ class Scale:
     base: str = ""  # another setting at this scale
     columns: tuple[str, ...] = ()  # empty: all
     rows: tuple[str, ...] = ()
-    target: Target | None = None  # of every column, instead of their own
+    target: Target | None = None  # of columns without one for this scale
     choose: Choice | None = None  # instead of the recipe's
     gpu: bool = False  # without a GPU no column is run
     note: str = ""
@@ -67,7 +67,16 @@ class Column(_Part):
     base: str = ""
     at: PositiveCount | None = None  # training rounds after which the value is read
     target: Target | None = None
+    target_paper: Target | None = None
+    target_laptop: Target | None = None
+    target_smoke: Target | None = None
     gpu: bool = False
+    gpu_paper: bool | None = None
+    gpu_laptop: bool | None = None
+    gpu_smoke: bool | None = None
+    points_paper: PositiveCount | None = None  # of a row's grid that are tried, from the first
+    points_laptop: PositiveCount | None = None
+    points_smoke: PositiveCount | None = None
 
 
 @dataclass(frozen=True)
@@ -109,8 +118,8 @@ class Features:
     """A picture of representations: the `[features]` table."""
 
     rows: tuple[str, ...]
-    of: Literal["local", "global"] = "local"  # models
-    clients: tuple[Count, ...] = (0, 1)  # whose models and images are shown
+    of: Literal["local", "global", "both"] = "local"  # models
+    clients: tuple[Count, ...] = (0, 1)  # whose models, and of `local` whose images, are shown
     raw: bool = False  # of `global`: also the first client's images themselves
     samples: PositiveCount = 400  # images of each panel, at most
     samples_smoke: PositiveCount = 60
@@ -143,6 +152,7 @@ class Recipe:
     measure: Literal["accuracy", "time", "cost"] = "accuracy"
     metric: str = "accuracy"
     choose: Choice = "test"
+    draw: tuple[str, ...] = ()  # metrics that are drawn row by row, beside the one that is read
     scales: Mapping[str, Scale] = field(default_factory=dict)
     columns: tuple[Column, ...] = ()
     rows: tuple[Row, ...] = ()
@@ -155,7 +165,10 @@ class Recipe:
         return printed / 100 if self.unit == "percent" else printed
 
 
-_KEYS = ("paper", "about", "reference", "base", "covers", "unit", "measure", "metric", "choose")
+_KEYS = (
+    *("paper", "about", "reference", "base", "covers", "unit", "measure", "metric", "choose"),
+    "draw",
+)
 _TABLES = ("scale", "column", "row", "claim", "features", "cost")
 # Tables that a row takes from the one it is like, its own keys laid over.
 _INHERITED = [f.name for f in fields(Row) if f.name.startswith(("set", "grid"))]

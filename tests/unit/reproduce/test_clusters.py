@@ -12,6 +12,7 @@ from coterie.reproduce.clusters import (
     count_by_silhouette,
     count_clusters,
     describe_clusters,
+    describe_neighbours,
     share_neighbours,
 )
 
@@ -66,6 +67,14 @@ def test_the_last_row_is_compared_with_each_of_the_others() -> None:
     assert text.startswith("distinguishable classes: images of client 1 1 of 2 (3 by silhouette);")
     assert "PN has more than BN: holds (one seed)." in text
     assert "PN has more than GN: does not hold (one seed)." in text
+
+
+def test_panels_are_compared_by_the_mean_share_over_classes() -> None:
+    panels = {"all": Clusters(9, {0: 0.9, 1: 0.4}, 2), "one": Clusters(9, {0: 0.6, 1: 0.5}, 2)}
+    assert describe_neighbours(panels, [("all", "one"), ("one", "all")]) == (
+        "same class among the 10 nearest points: all 0.650; one 0.550. all has more than one: "
+        "holds (one seed). one has more than all: does not hold (one seed)."
+    )
 
 
 RECIPE = """# coterie reproduce small        A picture

@@ -1,5 +1,6 @@
 """Features of local models: what the numbers say, and which models are looked at."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 import coterie
+from coterie.cli.main import main
 from coterie.core.errors import ConfigError
 from coterie.experiment.config import load
 from coterie.experiment.prepare import prepare
@@ -14,6 +16,7 @@ from coterie.reproduce.features import (
     Panel,
     describe_agreement,
     embed,
+    list_pairs,
     load_models,
     measure_agreement,
 )
@@ -50,9 +53,10 @@ def test_turned_clients_do_not() -> None:
     )  # 1 for one pair, -1 for the other
 
 
-def test_the_last_row_is_compared_with_the_others() -> None:
+def test_the_last_row_is_compared_with_each_of_the_others() -> None:
     good, bad = {"same class": 0.9, "other class": 0.1}, {"same class": 0.2, "other class": 0.1}
-    assert "better than SOLO: holds" in describe_agreement({"SOLO": bad, "FedProc": good})
+    text = describe_agreement({"SOLO": bad, "FedAvg": good | {"same class": 0.95}, "FedProc": good})
+    assert "better than SOLO: holds (one seed); than FedAvg: does not hold (one seed)" in text
     assert "better than SOLO: does not hold" in describe_agreement({"SOLO": good, "FedProc": bad})
     assert "hold" not in describe_agreement({"SOLO": {"other class": 0.1}, "FedProc": good})
 
@@ -82,3 +86,56 @@ def test_personal_models_are_taken_as_they_are_kept(tmp_path: Path) -> None:
     assert models.keys() == {0, 1}
     with pytest.raises(ConfigError, match=r"features\.clients = 99: there is no such client"):
         load_models(chosen, result.folder, (99,))
+
+
+RECIPE = """# coterie reproduce hidden        A picture
+paper = "Somebody, Figure 3"
+about = "A picture."
+reference = "FedAvg"
+base = "digits/fedavg"
+
+[features]
+of = "both"
+rows = ["all data", "SOLO", "FedAvg"]
+clients = [1]
+
+[scale.smoke]
+set = { "run.rounds" = 1, "local.epochs" = 1, "executor.kind" = "serial" }
+
+[[row]]
+name = "all data"
+config = "centralized"
+
+[[row]]
+name = "SOLO"
+config = "solo"
+
+[[row]]
+name = "FedAvg"
+config = "fedavg"
+"""
+
+
+def test_global_and_local_models_are_shown_on_the_same_test_images(tmp_path: Path) -> None:
+    (tmp_path / "hidden.toml").write_text(RECIPE)
+    with pytest.raises(SystemExit) as ended:
+        command = ["reproduce", str(tmp_path / "hidden.toml"), "--scale", "smoke"]
+        main([*command, "--out", str(tmp_path)])
+    assert not ended.value.code
+    names = ["all data", "SOLO, client 2", "FedAvg", "FedAvg, client 2"]
+    numbers = json.loads((tmp_path / "hidden-smoke" / "features.json").read_text())
+    assert list(numbers) == names
+    with np.load(tmp_path / "hidden-smoke" / "features.npz") as arrays:
+        assert arrays["names"].tolist() == names
+        panels = [arrays["classes"][arrays["panels"] == number] for number in range(4)]
+        assert all(np.array_equal(panels[0], other) for other in panels)
+        places = [arrays["places"][arrays["panels"] == number] for number in range(4)]
+        assert not any(np.array_equal(places[0], other) for other in places[1:])
+    page = (tmp_path / "hidden-smoke" / "features.html").read_text()
+    assert "Hidden vectors of global and local models" in page
+
+
+def test_all_data_is_compared_with_the_rest_and_a_global_model_with_its_local_one() -> None:
+    names = ["all data", "SOLO, client 1", "FedAvg", "FedAvg, client 1"]
+    pairs = list_pairs(["all data", "SOLO", "FedAvg"], names)
+    assert pairs == [*(("all data", name) for name in names[1:]), ("FedAvg", "FedAvg, client 1")]

@@ -82,6 +82,28 @@ def test_a_column_that_needs_a_gpu_is_left_out_with_a_line() -> None:
     assert len(make_study(parse(some), "smoke", gpu=True).columns) == 2
 
 
+def test_a_column_may_need_a_gpu_at_one_scale_alone() -> None:
+    some = tables()
+    some["column"][0]["gpu_paper"] = True
+    assert make_study(parse(some), "paper", gpu=False).left_out
+    assert not make_study(parse(some), "smoke", gpu=False).left_out
+    some["column"][0] |= {"gpu": True, "gpu_smoke": False}
+    assert not make_study(parse(some), "smoke", gpu=False).left_out
+
+
+def test_a_target_is_the_column_s_at_the_scale_then_the_scale_s_then_the_column_s() -> None:
+    some = tables()
+    some["column"][0] |= {"target": 0.9, "target_smoke": 0.2}
+    some["column"][1] |= {"target": 0.8}
+
+    def targets(scale: str) -> list[object]:
+        return [column.target for column in make_study(parse(some), scale).columns]
+
+    assert (targets("paper"), targets("smoke")) == ([0.9, 0.8], [0.2, 0.8])
+    some["scale"]["smoke"]["target"] = 0.5
+    assert targets("smoke") == [0.2, 0.5]
+
+
 def test_an_unknown_scale_is_refused() -> None:
     with pytest.raises(ConfigError, match="scale = 'papr' is not known; did you mean 'paper'"):
         make_study(recipe(), "papr")
@@ -115,6 +137,17 @@ def test_a_grid_can_be_replaced_or_left_out_at_a_scale() -> None:
     grid = {"method.mu": [0.1, 1.0], "local.lr": [0.01, 0.1]}
     assert [len(cell.points) for cell in study(grid=grid).cells] == [1, 4, 1, 4]
     assert [len(cell.points) for cell in study(grid=grid, grid_smoke={}).cells] == [1, 1, 1, 1]
+
+
+def test_a_column_may_try_the_first_points_of_grids_alone() -> None:
+    some = tables()
+    some["row"][1]["grid"] = {"method.mu": [1.0, 0.1, 5.0]}
+    some["column"][1]["points_smoke"] = 1
+    cells = {cell.name: cell for cell in make_study(parse(some), "smoke").cells}
+    assert [len(cell.points) for cell in cells.values()] == [1, 3, 1, 1]
+    assert [point.name for point in cells["FedProx, two"].points] == ["method.mu = 1"]
+    some["column"][1]["points_smoke"] = 9
+    assert len(make_study(parse(some), "smoke").cells[3].points) == 3
 
 
 def test_a_configuration_has_one_folder_whatever_the_recipe() -> None:
