@@ -1,81 +1,133 @@
-"""Draws curves over training rounds as SVG: a picture for a page or a paper."""
+"""Draws curves over training rounds as SVG: one chart, or a panel for each of several rows."""
 
 import math
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from coterie.report.svg import (
+    CENTRED,
+    COLOURS,
+    DASHES,
+    GRID,
+    SOFT,
+    draw_line,
+    draw_text,
+    make_svg,
+    place_panels,
+)
 
 Curve = Sequence[tuple[int, float]]  # (training round, counted from 1; value)
-_Points = Sequence[tuple[float, float]]
+Line = tuple[str, Curve]
+_Look = tuple[str, str]  # colour, dash
 
 _WIDTH, _HEIGHT = 860, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 250, 44, 52
-_COLOURS = ("#0072b2", "#d55e00", "#008a66", "#b0578d", "#a67c00", "#3ba0d8", "#7d4e2d", "#1c2126")
-_DASHES = ("", "7 4", "2 3", "8 3 2 3")
+_PANEL = 300, 230  # width and height with title and labels
+_SAMPLE = 30  # pixels of a line in the legend
 _STEPS = [digit * 10.0**power for power in range(-4, 4) for digit in (1, 2, 5)]  # of an axis
-_INK, _SOFT, _GRID = "#1c2126", "#56616b", "#e6e9ec"
-_CENTRED = 'text-anchor="middle"'
 
 
-def draw(lines: Sequence[tuple[str, Curve]], title: str, metric: str) -> str:
+@dataclass(frozen=True)
+class _Frame:
+    """The rectangle between the axes, in pixels."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+
+
+def draw(lines: Sequence[Line], title: str, metric: str) -> str:
     """Draw named curves over training rounds, with a legend on the right."""
+    frame = _Frame(_LEFT, _TOP, _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM)
+    looks = _choose_looks([name for name, _ in lines])
+    parts = [draw_text(_LEFT, 26, title, more='font-size="15"')]
+    parts += _draw_curves(frame, lines, looks, most=8)
+    middle = _LEFT + frame.width / 2
+    parts.append(draw_text(middle, _HEIGHT - 10, "training round", more=CENTRED))
+    parts.append(_draw_upright(16, _TOP + frame.height / 2, metric))
+    for position, (name, look) in enumerate(looks.items()):
+        start, height = _LEFT + frame.width + 16, _TOP + 10 + 21 * position
+        parts += _draw_sample(start, height, name, look)
+    return make_svg(_WIDTH, _HEIGHT, title, parts)
+
+
+def draw_panels(panels: Sequence[tuple[str, Sequence[Line]]], title: str, metric: str) -> str:
+    """Draw a panel for each row side by side; each has its own scale, lines have the same looks.
+
+    Values of different rows need not be comparable, as losses of different methods are not.
+    """
+    names = list(dict.fromkeys(name for _, lines in panels for name, _ in lines))
+    looks = _choose_looks(names)
+    legend = [names[i : i + 4] for i in range(0, len(names), 4)] if len(names) > 1 else []
+    top = 44 + 22 * len(legend)
+    corners, width, height = place_panels(len(panels), *_PANEL, top)
+    parts = [draw_text(20, 26, title, more='font-size="15"')]
+    for line, some in enumerate(legend):
+        for position, name in enumerate(some):
+            parts += _draw_sample(20 + 225 * position, 48 + 22 * line, name, looks[name])
+    for (left, above), (name, lines) in zip(corners, panels, strict=True):
+        frame = _Frame(left + 66, above + 26, _PANEL[0] - 82, _PANEL[1] - 78)
+        parts.append(draw_text(frame.left, above + 16, name, more='font-weight="600"'))
+        parts += _draw_curves(frame, lines, looks, most=5)
+        middle = frame.left + frame.width / 2
+        labelled = frame.top + frame.height + 37
+        parts.append(draw_text(middle, labelled, "training round", SOFT, CENTRED))
+        parts.append(_draw_upright(left + 14, frame.top + frame.height / 2, metric))
+    return make_svg(width, height, title, parts)
+
+
+def _choose_looks(names: Sequence[str]) -> dict[str, _Look]:
+    """Choose a colour and a dash for every name: two that share a colour differ in the dash."""
+    return {n: (COLOURS[i % 8], DASHES[i // 4 % 4]) for i, n in enumerate(names)}
+
+
+def _draw_curves(
+    frame: _Frame, lines: Sequence[Line], looks: Mapping[str, _Look], most: int
+) -> Iterator[str]:
+    """Draw curves with their axes; rounds have about `most` labels."""
     rounds = [round for _, curve in lines for round, _ in curve]
     values = [value for _, curve in lines for _, value in curve]
     low, high, step = _choose_axis(min(values), max(values))
     first, last = min(rounds), max(rounds)
-    across, up = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+    right, bottom = frame.left + frame.width, frame.top + frame.height
 
     def x(round: float) -> float:
-        return _LEFT + (round - first) / max(1, last - first) * across
+        return frame.left + (round - first) / max(1, last - first) * frame.width
 
     def y(value: float) -> float:
-        return _HEIGHT - _BOTTOM - (value - low) / (high - low) * up
+        return bottom - (value - low) / (high - low) * frame.height
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="system-ui, sans-serif" font-size="13">',
-        f"<title>{escape(title)}</title>",
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
-        _draw_text(_LEFT, 26, title, more='font-size="15"'),
-    ]
     for tick in (round(low + i * step, 6) for i in range(round((high - low) / step) + 1)):
-        parts.append(_draw_line([(_LEFT, y(tick)), (_LEFT + across, y(tick))], _GRID, 1))
-        parts.append(_draw_text(_LEFT - 8, y(tick) + 4, f"{tick:g}", _SOFT, 'text-anchor="end"'))
-    height = _HEIGHT - _BOTTOM + 20
-    ticks = _list_rounds(first, last)
-    parts += [_draw_text(x(tick), height, str(tick), _SOFT, _CENTRED) for tick in ticks]
-    parts.append(_draw_text(_LEFT + across / 2, _HEIGHT - 10, "training round", more=_CENTRED))
-    middle = _TOP + up / 2
-    turned = f'{_CENTRED} transform="rotate(-90 16 {middle:.1f})"'
-    parts.append(_draw_text(16, middle, metric, more=turned))
-    for position, (name, curve) in enumerate(lines):
-        colour, dash = _COLOURS[position % 8], _DASHES[position // 4 % 4]
-        parts.append(_draw_line([(x(r), y(v)) for r, v in curve], colour, 2, dash))
-        height, start = _TOP + 10 + 21 * position, _LEFT + across + 16
-        parts.append(_draw_line([(start, height), (start + 30, height)], colour, 2, dash))
-        parts.append(_draw_text(start + 38, height + 4, name))
-    return "\n".join([*parts, "</svg>"]) + "\n"
+        yield draw_line([(frame.left, y(tick)), (right, y(tick))], GRID, 1)
+        yield draw_text(frame.left - 8, y(tick) + 4, f"{tick:g}", SOFT, 'text-anchor="end"')
+    for tick in _list_rounds(first, last, most):
+        yield draw_text(x(tick), bottom + 20, str(tick), SOFT, CENTRED)
+    for name, curve in lines:
+        yield draw_line([(x(r), y(v)) for r, v in curve], looks[name][0], 2, looks[name][1])
+
+
+def _draw_sample(left: float, height: float, name: str, look: _Look) -> Iterator[str]:
+    """Draw an entry of the legend."""
+    yield draw_line([(left, height), (left + _SAMPLE, height)], look[0], 2, look[1])
+    yield draw_text(left + _SAMPLE + 8, height + 4, name)
+
+
+def _draw_upright(left: float, middle: float, text: str) -> str:
+    """Draw a text that reads upwards."""
+    turned = f'{CENTRED} transform="rotate(-90 {left:.1f} {middle:.1f})"'
+    return draw_text(left, middle, text, more=turned)
 
 
 def _choose_axis(low: float, high: float) -> tuple[float, float, float]:
     """Choose ends and step of an axis in round numbers around the values."""
     span = max(high - low, 1e-3)
-    step = next(s for s in _STEPS if span / s <= 7)
+    step = next((s for s in _STEPS if span / s <= 7), 10.0 ** math.ceil(math.log10(span)))
     return math.floor(low / step) * step, math.ceil(high / step + 1e-9) * step, step
 
 
-def _list_rounds(first: int, last: int) -> list[int]:
-    """List the first and last round, and about eight between that do not crowd them."""
-    step = next(int(step) for step in _STEPS if step >= 1 and (last - first) / step <= 8)
+def _list_rounds(first: int, last: int, most: int) -> list[int]:
+    """List the first and last round, and some between that do not crowd them."""
+    step = next(int(step) for step in _STEPS if step >= 1 and (last - first) / step <= most)
     between = (tick for tick in range(0, last, step) if first < tick and last - tick > step / 2)
     return sorted({first, *between, last})
-
-
-def _draw_text(x: float, y: float, text: str, fill: str = _INK, more: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{fill}" {more}>{escape(text)}</text>'
-
-
-def _draw_line(points: _Points, colour: str, width: int, dash: str = "") -> str:
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dashed = f' stroke-dasharray="{dash}"' if dash else ""
-    style = f'fill="none" stroke="{colour}" stroke-width="{width}"{dashed}'
-    return f'<polyline points="{path}" {style}/>'

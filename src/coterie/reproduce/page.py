@@ -1,7 +1,7 @@
 """Writes the files of an outcome: `outcome.json`, `table.md`, `report.html`, curves as SVG."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from coterie.report import chart, line_chart, tables
 from coterie.report.chart import Chart
 from coterie.report.page import NO_SCRIPT, format_figures, format_note, make_document
 from coterie.report.scatter import PALETTE
+from coterie.reproduce.further_curves import Rows, read_rows
 from coterie.reproduce.recipe import Column
 from coterie.reproduce.scores import Outcome
 from coterie.reproduce.tables import introduce, list_sections, to_json, to_markdown
@@ -24,7 +25,8 @@ def write_outcome(outcome: Outcome, out: Path) -> Path:
     study, folder = outcome.study, out / outcome.study.folder
     replace_durably(folder / "outcome.json", to_json(outcome))
     replace_durably(folder / "table.md", to_markdown(outcome).encode())
-    page = make_document(study.title, "\n".join(_list_parts(outcome)))
+    further = {metric: read_rows(outcome, metric) for metric in study.recipe.draw}
+    page = make_document(study.title, "\n".join(_list_parts(outcome, further)))
     replace_durably(folder / "report.html", page.encode())
     for column in study.columns:
         curves = [(row.name, outcome.cell(row.name, column.name).curve) for row in study.rows]
@@ -33,10 +35,14 @@ def write_outcome(outcome: Outcome, out: Path) -> Path:
             title = f"{study.title}: {column.name}"
             picture = line_chart.draw(lines, title, study.metric(column))
             replace_durably(folder / f"curves-{name}.svg", picture.encode())
+    for metric, rows in further.items():
+        if rows:
+            picture = line_chart.draw_panels(rows, f"{study.title}: {metric}", metric)
+            replace_durably(folder / f"{metric}-by-row.svg", picture.encode())
     return folder
 
 
-def _list_parts(outcome: Outcome) -> Iterator[str]:
+def _list_parts(outcome: Outcome, further: Mapping[str, Rows]) -> Iterator[str]:
     study = outcome.study
     yield f"<h1>{escape(study.title)}</h1>"
     for line in introduce(outcome):
@@ -47,12 +53,30 @@ def _list_parts(outcome: Outcome) -> Iterator[str]:
         yield NO_SCRIPT
         groups = [[each] for each in charts] if len(study.rows) > _BESIDE else [charts]
         yield "".join(map(format_figures, groups))
+    for metric, rows in further.items():
+        if rows:
+            yield f"<h2>{escape(metric)} by row</h2>"
+            yield format_note("Each row has a scale of its own: values of rows may not compare.")
+            yield format_figures([_chart_row(*row, metric) for row in rows], "charts small")
     for section in list_sections(outcome):
         yield f"<h2>{escape(section.title)}</h2>"
         if section.head:
             yield tables.format_table(section.lines, section.head)
         else:
             yield "".join(format_note(line) for (line,) in section.lines) or format_note("None.")
+
+
+def _chart_row(name: str, lines: Sequence[line_chart.Line], metric: str) -> Chart:
+    """Chart a further metric of one row by training round, a line for every column."""
+    data = []
+    for position, (column, curve) in enumerate(lines):
+        colour, dash = PALETTE[position % len(PALETTE)], _DASHES[position // 4 % len(_DASHES)]
+        data += chart.make_series(curve, column, colour, dash)
+    rounds = [round for _, curve in lines for round, _ in curve]
+    axis = chart.make_round_axis(min(rounds), max(rounds))
+    look = chart.make_layout(axis, chart.make_axis(metric))
+    look["showlegend"] = len(lines) > 1
+    return Chart(name, data, look, height=260)
 
 
 def _chart_column(outcome: Outcome, column: Column) -> Chart | None:

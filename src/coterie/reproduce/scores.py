@@ -256,7 +256,7 @@ def _summarise_cell(
         grid=_list_grid(scores, cell),
         failures=_list_failures(scores, cell),
         folders=tuple(run.folder for run in runs),
-        curve=_average_curves(done),
+        curve=average_curves(done),
     )
 
 
@@ -313,7 +313,7 @@ def _list_failures(scores: Scores, cell: Cell) -> tuple[str, ...]:
     )
 
 
-def _average_curves(runs: Sequence[Score]) -> Curve:
+def average_curves(runs: Sequence[Score]) -> Curve:
     """Average curves over seeds, in the rounds that all of them measured."""
     curves = [dict(run.curve) for run in runs]
     return tuple(

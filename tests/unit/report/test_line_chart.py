@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from coterie.report.line_chart import draw
+from coterie.report.line_chart import draw, draw_panels
 
 NAMES = ["FedAvg", "A & B <c>"]
 
@@ -24,6 +24,28 @@ def test_every_line_is_there_and_inside(last: int) -> None:
         numbers = [float(n) for n in re.findall(r"-?[\d.]+", line.attrib["points"])]
         assert all(0 <= x <= width for x in numbers[::2])
         assert all(0 <= y <= height for y in numbers[1::2])
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 7])
+def test_panels_have_a_title_a_scale_of_their_own_and_lie_inside(count: int) -> None:
+    panels = [
+        (f"row {n}", [(name, ((1, 10.0**n), (40, -0.5))) for name in NAMES]) for n in range(count)
+    ]
+    root = ElementTree.fromstring(draw_panels(panels, "losses", "train_loss"))
+    texts = [item.text for item in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {*NAMES, *(f"row {n}" for n in range(count))} <= set(texts)
+    assert texts.count("train_loss") == texts.count("training round") == count
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    lines = list(root.iter("{http://www.w3.org/2000/svg}polyline"))
+    assert len({line.attrib["stroke"] for line in lines}) == 1 + len(NAMES)  # and the grid
+    for line in lines:
+        numbers = [float(n) for n in re.findall(r"-?[\d.]+", line.attrib["points"])]
+        assert all(0 <= x <= width for x in numbers[::2])
+        assert all(0 <= y <= height for y in numbers[1::2])
+
+
+def test_a_single_line_needs_no_legend() -> None:
+    assert ">one<" not in draw_panels([("row", [("one", ((1, 0.1), (2, 0.2)))])], "flat", "loss")
 
 
 def test_a_flat_line_has_an_axis_around_it() -> None:

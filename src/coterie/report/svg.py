@@ -1,0 +1,50 @@
+"""Parts of pictures in SVG: lines, texts, points, and panels side by side."""
+
+from collections.abc import Sequence
+from html import escape
+
+# Okabe and Ito's, as in style.css: distinguishable with every common kind of colour blindness.
+COLOURS = ("#0072b2", "#d55e00", "#008a66", "#b0578d", "#a67c00", "#3ba0d8", "#7d4e2d", "#1c2126")
+DASHES = ("", "7 4", "2 3", "8 3 2 3")
+INK, SOFT, GRID = "#1c2126", "#56616b", "#e6e9ec"
+CENTRED = 'text-anchor="middle"'
+_ACROSS = 3  # panels beside each other, at most
+
+
+def make_svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+    """Wrap parts in a picture of a size, with a title for readers that do not see it."""
+    head = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+        f'width="{width}" height="{height}" font-family="system-ui, sans-serif" font-size="13">',
+        f"<title>{escape(title)}</title>",
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+    ]
+    return "\n".join([*head, *parts, "</svg>"]) + "\n"
+
+
+def place_panels(
+    count: int, width: int, height: int, top: int
+) -> tuple[list[tuple[int, int]], int, int]:
+    """Return the corners of panels side by side below `top`, and the size of the picture.
+
+    Four are placed two by two: a picture without gaps.
+    """
+    across = 2 if count == 4 else min(count, _ACROSS)
+    corners = [(i % across * width, top + i // across * height) for i in range(count)]
+    # A single panel still has to leave room for the title.
+    return corners, max(across, 2) * width, top + -(-count // across) * height
+
+
+def draw_text(x: float, y: float, text: str, fill: str = INK, more: str = "") -> str:
+    """Draw a text; `more` holds further attributes."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{fill}" {more}>{escape(text)}</text>'
+
+
+def draw_line(
+    points: Sequence[tuple[float, float]], colour: str, width: int, dash: str = ""
+) -> str:
+    """Draw a line through points."""
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    style = f'fill="none" stroke="{colour}" stroke-width="{width}"{dashed}'
+    return f'<polyline points="{path}" {style}/>'
