@@ -67,13 +67,13 @@ def draw_panels(panels: Sequence[tuple[str, Sequence[Line]]], title: str, metric
         for position, name in enumerate(some):
             parts += _draw_sample(20 + 225 * position, 48 + 22 * line, name, looks[name])
     for (left, above), (name, lines) in zip(corners, panels, strict=True):
-        frame = _Frame(left + 66, above + 26, _PANEL[0] - 82, _PANEL[1] - 78)
+        frame = _Frame(left + 76, above + 26, _PANEL[0] - 92, _PANEL[1] - 78)
         parts.append(draw_text(frame.left, above + 16, name, more='font-weight="600"'))
         parts += _draw_curves(frame, lines, looks, most=5)
         middle = frame.left + frame.width / 2
         labelled = frame.top + frame.height + 37
         parts.append(draw_text(middle, labelled, "training round", SOFT, CENTRED))
-        parts.append(_draw_upright(left + 14, frame.top + frame.height / 2, metric))
+        parts.append(_draw_upright(left + 16, frame.top + frame.height / 2, metric))
     return make_svg(width, height, title, parts)
 
 

@@ -34,6 +34,7 @@ from coterie.experiment.outputs import MODEL
 from coterie.experiment.prepare import Experiment, make_player, prepare
 from coterie.kit.stages import plan_rounds
 from coterie.report.page import format_figures, format_note, make_document
+from coterie.report.point_panels import draw_points
 from coterie.report.scatter import Scatter, chart_points, embed_in_plane
 from coterie.reproduce.clusters import (
     NEIGHBOURS,
@@ -72,7 +73,7 @@ class Panel:
 
 
 def write_features(scores: Scores, wanted: Features, folder: Path) -> str:
-    """Write page, arrays and numbers beside the outcome, of the rows that were run.
+    """Write page, picture, arrays and numbers beside the outcome, of the rows that were run.
 
     Returns a sentence about the numbers.
     """
@@ -114,6 +115,7 @@ def write_features(scores: Scores, wanted: Features, folder: Path) -> str:
     )
     page = make_document(title.lower(), "\n".join(body))
     replace_durably(folder / "features.html", page.encode())
+    replace_durably(folder / "features.svg", draw_points(shown, title).encode())
     replace_durably(folder / "features.json", (json.dumps(numbers, indent=1) + "\n").encode())
     file = io.BytesIO()
     np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -133,6 +133,7 @@ def test_global_and_local_models_are_shown_on_the_same_test_images(tmp_path: Pat
         assert not any(np.array_equal(places[0], other) for other in places[1:])
     page = (tmp_path / "hidden-smoke" / "features.html").read_text()
     assert "Hidden vectors of global and local models" in page
+    assert "FedAvg, client 2" in (tmp_path / "hidden-smoke" / "features.svg").read_text()
 
 
 def test_all_data_is_compared_with_the_rest_and_a_global_model_with_its_local_one() -> None:
