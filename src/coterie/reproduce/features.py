@@ -46,6 +46,7 @@ from coterie.reproduce.recipe import Features, get_at_scale
 from coterie.reproduce.scores import Scores
 
 GLOBAL = -1  # instead of a client
+_TALL = 440  # pixels of a panel: its plane is about square below the legend of ten classes
 _ABOUT_LOCAL = (
     "t-SNE of z by cosine, the panels of one method embedded together; colour and symbol are "
     "the class. Distances between far groups mean little in such a picture."
@@ -111,7 +112,7 @@ def write_features(scores: Scores, wanted: Features, folder: Path) -> str:
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(summary)}</p>',
         format_note(about),
-        format_figures([chart_points(scatter) for scatter in shown], "charts small"),
+        format_figures([replace(chart_points(s), height=_TALL) for s in shown], "charts small"),
     )
     page = make_document(title.lower(), "\n".join(body))
     replace_durably(folder / "features.html", page.encode())
