@@ -14,6 +14,7 @@ from coterie.report.svg import (
     draw_text,
     make_svg,
     place_panels,
+    split_lines,
 )
 
 Curve = Sequence[tuple[int, float]]  # (training round, counted from 1; value)
@@ -61,7 +62,7 @@ def draw_panels(panels: Sequence[tuple[str, Sequence[Line]]], title: str, metric
     looks = _choose_looks(names)
     legend = [names[i : i + 4] for i in range(0, len(names), 4)] if len(names) > 1 else []
     top = 44 + 22 * len(legend)
-    corners, width, height = place_panels(len(panels), *_PANEL, top)
+    corners, width, height = place_panels(split_lines(len(panels)), *_PANEL, top)
     parts = [draw_text(20, 26, title, more='font-size="15"')]
     for line, some in enumerate(legend):
         for position, name in enumerate(some):

@@ -22,17 +22,20 @@ def make_svg(width: float, height: float, title: str, parts: Sequence[str]) -> s
     return "\n".join([*head, *parts, "</svg>"]) + "\n"
 
 
-def place_panels(
-    count: int, width: int, height: int, top: int
-) -> tuple[list[tuple[int, int]], int, int]:
-    """Return the corners of panels side by side below `top`, and the size of the picture.
+def split_lines(count: int) -> list[int]:
+    """Split panels into lines: three on each, but four two by two, which leaves no gap."""
+    across = 2 if count == 4 else _ACROSS
+    return [min(across, count - start) for start in range(0, count, across)]
 
-    Four are placed two by two: a picture without gaps.
-    """
-    across = 2 if count == 4 else min(count, _ACROSS)
-    corners = [(i % across * width, top + i // across * height) for i in range(count)]
-    # A single panel still has to leave room for the title.
-    return corners, max(across, 2) * width, top + -(-count // across) * height
+
+def place_panels(
+    lines: Sequence[int], width: int, height: int, top: int
+) -> tuple[list[tuple[int, int]], int, int]:
+    """Return the corners of panels in lines below `top`, and the size of the picture."""
+    places = [(column, line) for line, count in enumerate(lines) for column in range(count)]
+    corners = [(column * width, top + line * height) for column, line in places]
+    across = max(2, *lines)  # a single panel still has to leave room for the title
+    return corners, across * width, top + len(lines) * height
 
 
 def draw_text(x: float, y: float, text: str, fill: str = INK, more: str = "") -> str:

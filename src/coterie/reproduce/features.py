@@ -84,7 +84,8 @@ def write_features(scores: Scores, wanted: Features, folder: Path) -> str:
         return f"there is no picture of features: none of {', '.join(wanted.rows)} was asked for"
     groups = list(_list_groups(scores, wanted, rows))
     panels = [panel for group in groups for panel in group]
-    shown = [scatter for group in groups for scatter in embed(group)]
+    planes = [embed(group) for group in groups]
+    shown = [scatter for plane in planes for scatter in plane]
     arrays = {"clients": np.concatenate([panel.clients for panel in panels])}
     numbers: Mapping[str, Any]
     claimed = scores.study.scale != "smoke"  # which shows nothing about the paper
@@ -116,7 +117,7 @@ def write_features(scores: Scores, wanted: Features, folder: Path) -> str:
     )
     page = make_document(title.lower(), "\n".join(body))
     replace_durably(folder / "features.html", page.encode())
-    replace_durably(folder / "features.svg", draw_points(shown, title).encode())
+    replace_durably(folder / "features.svg", draw_points(planes, title).encode())
     replace_durably(folder / "features.json", (json.dumps(numbers, indent=1) + "\n").encode())
     file = io.BytesIO()
     np.savez(file, **arrays)  # type: ignore[arg-type]
