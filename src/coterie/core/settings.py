@@ -17,6 +17,8 @@ NormKind = Literal["bn", "gn", "pn", "none"]
 Standardise = Literal["federated", "site", "none"]
 Missing = Literal["mean", "drop", "refuse"]
 
+_DIRECTED = 2  # entries of z from which on it has more than a sign
+
 
 @dataclass(frozen=True)
 class RunSettings:
@@ -55,6 +57,7 @@ class NetSettings:
 
     backbone: str = "simple-cnn"
     projection: fields.Count = 256  # entries of z; 0: no projector
+    unit_projection: bool = False  # z is divided by its length before all that sees it
     norm: NormKind = "bn"  # if the backbone has normalisation layers; simple-cnn has none
     norm_first: NormKind | Literal[""] = ""  # first two of residual networks; "": as `norm`
     stem: Literal["cifar", "imagenet", "none"] = "cifar"  # of residual networks
@@ -63,6 +66,13 @@ class NetSettings:
     weights: str = ""  # a file of pretrained weights to start from; empty: random ones
     weights_sha256: str = ""  # of that file; a file with another one is refused
     kernel: KernelKind = "auto"  # "native": in C; "auto": those on a CPU, if they were built
+
+    def __post_init__(self) -> None:
+        if self.unit_projection and self.projection < _DIRECTED:
+            raise ConfigError(
+                "net.unit_projection = true needs a z that has a direction: net.projection of "
+                f"{_DIRECTED} or more, not {self.projection}"
+            )
 
 
 @dataclass(frozen=True)

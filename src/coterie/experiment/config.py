@@ -42,6 +42,8 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")  # keys that TOML takes without quotes
 _WITHOUT_CLASSIFIER = ("knn", "geometry")  # the evaluators of objectives without labels
 _LOWER = ("loss", "uniformity")  # parts of the names of such metrics
 _UNHASHED = ("executor", "checkpoint", "record")
+# keys that earlier runs do not have: at these values they are the same experiment as without them
+_LATER: dict[str, dict[str, Any]] = {"net": {"unit_projection": False}}
 _BASES: dict[str, type[Any]] = {"method": Method, "objective": Objective, "partition": object}
 
 
@@ -82,7 +84,11 @@ class Config:
 
     def hash(self) -> str:
         """Compute a hash that is equal for runs of the same experiment."""
-        kept = {name: t for name, t in self.tables.items() if name not in _UNHASHED}
+        kept = {
+            name: {key: v for key, v in table.items() if not _is_as_before(name, key, v)}
+            for name, table in self.tables.items()
+            if name not in _UNHASHED
+        }
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
     def to_toml(self, classes: Sequence[int | str] = ()) -> str:
@@ -101,11 +107,17 @@ class Config:
     def difference(self, written: Tables) -> str | None:
         """Describe the first key that differs from a saved configuration (`to_toml`)."""
         for name, table in self.tables.items():
-            saved = written.get(name, {})
+            saved = {**_LATER.get(name, {}), **written.get(name, {})}
             for key in (*table, *saved) if name not in _UNHASHED else ():
                 if saved.get(key) != table.get(key):
                     return f"{name}.{key} is {saved.get(key)!r} there and {table.get(key)!r} here"
         return None
+
+
+def _is_as_before(table: str, key: str, value: Any) -> bool:
+    """Whether a key came later than some runs, and has the value that they had without it."""
+    later = _LATER.get(table, {})
+    return key in later and bool(value == later[key])
 
 
 def load(

@@ -7,8 +7,8 @@ from coterie.core.errors import ConfigError
 from coterie.core.settings import NetSettings
 from coterie.kit.objective import Objective
 from coterie.nets import weights
-from coterie.nets.build import Own, make_backbone
-from coterie.nets.heads import Network
+from coterie.nets.build import Backbone, Own, make_backbone
+from coterie.nets.heads import Network, make_unit
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Builder:
         settings = replace(self.settings, **changes)
         backbone = make_backbone(settings, shape or self.shape, self.own)
         if not settings.weights:
-            return self.objective.build(backbone, self.classes, settings.projection)
+            return self._build(backbone, settings)
         if shape is not None or changes:
             raise ConfigError(
                 f"net.weights = {settings.weights!r} is for a network that takes the samples "
@@ -34,6 +34,13 @@ class Builder:
             )
         # before the heads, which may copy the backbone
         heads = weights.lay_backbone(backbone, weights.read(settings), settings)
-        net = self.objective.build(backbone, self.classes, settings.projection)
+        net = self._build(backbone, settings)
         weights.lay_heads(net, heads, settings)
+        return net
+
+    def _build(self, backbone: Backbone, settings: NetSettings) -> Network:
+        """Let the objective put its heads on a backbone."""
+        net = self.objective.build(backbone, self.classes, settings.projection)
+        if settings.unit_projection:
+            make_unit(net)
         return net

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from coterie.native import layers, switch
 from coterie.native.interface import Batch, Layer
 from coterie.native.library import loaded
+from coterie.native.unit_length import UnitLength
 
 Networks = list[list[nn.Module]]  # each as parts, of which one takes what the one before gives
 
@@ -58,6 +59,7 @@ class _Step(NamedTuple):
     relu: bool
     first: bool  # whether it takes the batch: a network begins
     asked: bool = False  # whether its outputs are wanted
+    unit: bool = False  # whether they are divided by their length
 
 
 def _steps(parts: Sequence[nn.Module]) -> list[_Step] | None:
@@ -80,6 +82,8 @@ def _steps(parts: Sequence[nn.Module]) -> list[_Step] | None:
                     steps.append(_Step(layer, True, not steps))
                 case [nn.Linear() as layer, *after] if flat:
                     steps.append(_Step(layer, False, not steps))
+                case [UnitLength(), *after] if _may_be_unit(steps):
+                    steps[-1] = steps[-1]._replace(unit=True)
                 case _:
                     return None
             rest = after
@@ -87,6 +91,13 @@ def _steps(parts: Sequence[nn.Module]) -> list[_Step] | None:
             return None  # the part ends with something else than a linear layer of its own
         steps[-1] = steps[-1]._replace(asked=True)
     return steps
+
+
+def _may_be_unit(steps: Sequence[_Step]) -> bool:
+    """Whether the last step is a linear layer of the same part, with its length left alone."""
+    if not steps or not isinstance(steps[-1].layer, nn.Linear):
+        return False
+    return not (steps[-1].asked or steps[-1].unit)
 
 
 class _Room(NamedTuple):
@@ -99,7 +110,7 @@ class _Room(NamedTuple):
 def _room_for(steps: Sequence[_Step], x: Tensor) -> _Room | None:
     """The room that a batch needs on its way; None where a layer does not fit the one before."""
     most = bordered = channels = rows = columns = 0
-    for layer, _, first, _ in steps:
+    for layer, _, first, *_ in steps:
         weight, bias = layer.weight, layers.bias_of(layer)
         if weight.dtype != x.dtype or bias.dtype != x.dtype or not switch.takes(weight, bias):
             return None
@@ -142,7 +153,7 @@ class _Plan:
             self._held += (weight, bias)
             layer.weight, layer.bias = (one.data_ptr() for one in self._held[-2:])
             layer.outputs, layer.inputs = weight.shape[:2]
-            layer.relu, layer.first = step.relu, step.first
+            layer.relu, layer.unit, layer.first = step.relu, step.unit, step.first
             if isinstance(step.layer, nn.Conv2d):
                 layer.k, layer.padding = weight.shape[-1], int(step.layer.padding[0])
             if step.asked:

@@ -26,7 +26,7 @@ struct layer {
     void *out;                 /* (samples, outputs), or NULL: nobody asks for this layer */
     ptrdiff_t inputs, outputs; /* channels of a convolution */
     ptrdiff_t k, padding;      /* of a convolution */
-    int relu;                  /* of a linear layer */
+    int relu, unit;            /* of a linear layer: ReLU; then vectors divided by their length */
     int first;                 /* it takes the batch: another network begins */
 };
 

@@ -18,9 +18,10 @@ from torch.nn import functional as F
 from coterie.native import switch
 from coterie.native.interface import Convolution
 from coterie.native.library import LANES, loaded
+from coterie.native.unit_length import UnitLength
 
 _BATCH_AXES = 4
-_KNOWN = (nn.Sequential, nn.Conv2d, nn.Linear, nn.ReLU, nn.Flatten, nn.MaxPool2d)
+_KNOWN = (nn.Sequential, nn.Conv2d, nn.Linear, nn.ReLU, nn.Flatten, nn.MaxPool2d, UnitLength)
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
@@ -65,7 +66,7 @@ def takes(x: Tensor) -> bool:
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether a call of a module does what its class in torch does, and nothing else.
+    """Whether a call of a module does what its class, which kernels know, does, and nothing else.
 
     It does not if somebody has registered a hook, replaced its `forward` or derived a class. A
     class of ours that a kernel may stand for says `like_its_base = True`, which is not inherited.

@@ -6,6 +6,7 @@
 #pragma once
 #include "linear.h"
 #include "tiles.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,26 @@ static void NAME(border)(const REAL *x, REAL *to, ptrdiff_t channels, ptrdiff_t 
             for (ptrdiff_t j = 0; j < width; j++)
                 memcpy(to + ((c * high + i + edge) * wide + j + edge) * lanes,
                        x + ((c * height + i) * width + j) * lanes, (size_t)lanes * sizeof(REAL));
+}
+
+#define SHORTEST 1e-12 /* as torch's normalize has it */
+
+/* y / max(|y|, SHORTEST), the length of a sample being that over all outputs. */
+static void NAME(make_unit)(REAL *y, ptrdiff_t outputs, ptrdiff_t lanes)
+{
+    for (ptrdiff_t n = 0; n < lanes; n += WIDTH) {
+        REAL lengths[WIDTH] = {0};
+        for (ptrdiff_t o = 0; o < outputs; o++)
+            for (ptrdiff_t m = 0; m < WIDTH; m++)
+                lengths[m] += y[o * lanes + n + m] * y[o * lanes + n + m];
+        for (ptrdiff_t m = 0; m < WIDTH; m++) {
+            const double length = sqrt((double)lengths[m]);
+            lengths[m] = (REAL)(length < SHORTEST ? SHORTEST : length); /* NaN stays NaN */
+        }
+        for (ptrdiff_t o = 0; o < outputs; o++)
+            for (ptrdiff_t m = 0; m < WIDTH; m++)
+                y[o * lanes + n + m] /= lengths[m];
+    }
 }
 
 /* (outputs, lanes) -> (samples, outputs) */
@@ -49,6 +70,8 @@ int NAME(networks)(const REAL *x, const struct layer *layers, const struct batch
         if (layer.k == 0) {
             NAME(linear)(from, layer.weight, layer.bias, y, layer.inputs, layer.outputs, lanes,
                          layer.relu);
+            if (layer.unit)
+                NAME(make_unit)(y, layer.outputs, lanes);
             if (layer.out)
                 NAME(hand_out)(y, layer.out, layer.outputs, batch->samples, lanes);
         } else {

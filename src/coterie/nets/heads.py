@@ -2,6 +2,8 @@
 
     h = backbone(x),  z = projector(h),  p = predictor(z),  logits = classifier(z)
 
+With `net.unit_projection` the projector ends with a layer that divides z by its length.
+
 Probes, export, head-only terms and freezing find their part by the prefixes `backbone`,
 `projector`, `predictor`, `prototypes` and `classifier`.
 """
@@ -14,7 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from coterie.core.errors import ConfigError
 from coterie.native.frozen_network import OneCall
+from coterie.native.unit_length import UnitLength
 from coterie.nets.norm import has_peer_norm, paired
 
 _TWO = 2  # classes
@@ -111,6 +115,25 @@ def make_classifier(width: int, classes: int, one_logit: bool = False) -> nn.Lin
 def moon_projector(width: int, projection: int) -> nn.Module:
     """FC(width, width) ReLU FC(width, projection): no norm, no final activation."""
     return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, projection))
+
+
+def make_unit(net: Network) -> None:
+    """Let z = projector(h) / |projector(h)|, in a network and in the networks that it holds.
+
+    The names of weights stay, unless a projector of one's own is no `nn.Sequential`: it then has
+    the prefix `projector.0`.
+    """
+    if net.projector is None:
+        raise ConfigError(
+            "net.unit_projection = true needs a projector, and the objective builds none; leave it "
+            "out"
+        )
+    for one in [module for module in net.modules() if isinstance(module, Network)]:
+        if one.projector is None:
+            continue
+        if type(one.projector) is not nn.Sequential:
+            one.projector = nn.Sequential(one.projector)
+        one.projector.append(UnitLength())
 
 
 def mlp_head(widths: Sequence[int], *, last_norm: bool = False, affine: bool = True) -> nn.Module:

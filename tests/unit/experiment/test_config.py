@@ -1,5 +1,7 @@
 """Resolved configurations: what is merged, written, hashed and compared."""
 
+import hashlib
+import json
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
@@ -135,6 +137,18 @@ def test_another_experiment_has_another_hash_and_its_first_key_is_named(table: s
     difference = other.difference(tomllib.loads(plain.to_toml()))
     assert difference is not None
     assert difference.startswith(f"{table}.{next(iter(CHANGED[table]))} ")
+
+
+def test_a_run_from_before_a_key_existed_is_the_same_experiment() -> None:
+    """Its hash is the one it had, and it can be resumed; with the key set it is another."""
+    plain, other = resolve({}), resolve({"net": {"unit_projection": True}})
+    unhashed = ("executor", "checkpoint", "record")
+    kept = {name: dict(table) for name, table in plain.tables.items() if name not in unhashed}
+    before = {**kept, "net": {k: v for k, v in kept["net"].items() if k != "unit_projection"}}
+    digest = hashlib.sha256(json.dumps(before, sort_keys=True).encode()).hexdigest()
+    assert plain.hash() == digest != other.hash()
+    assert plain.difference(before) is None
+    assert str(other.difference(before)).startswith("net.unit_projection is False there and True")
 
 
 def test_a_difference_tells_both_values() -> None:

@@ -145,6 +145,8 @@ def test_every_backbone_gives_the_same_logits_in_every_format(
         {"backbone": "resnet8", "norm": "pn"},
         {"backbone": "resnet8", "norm": "gn", "norm_first": "pn"},
         {"backbone": "mlp", "norm": "none", "projection": 0},
+        {"backbone": "resnet8", "unit_projection": True},
+        {"backbone": "simple-cnn", "unit_projection": True},
     ],
 )
 def test_other_norms_are_exported(net: dict[str, Any], tmp_path: Path) -> None:
@@ -157,6 +159,7 @@ def test_other_norms_are_exported(net: dict[str, Any], tmp_path: Path) -> None:
     [
         ({"objective": BYOL(hidden=16)}, ("h", "z")),
         ({"objective": SimSiam(hidden=16)}, ("h", "z")),
+        ({"objective": SimSiam(hidden=16), "unit_projection": True}, ("h", "z")),
         ({"method": MODULAR, "objective": SimCLR()}, ("h", "z")),
         ({"method": JOINT, "objective": SimCLR()}, ("logits",)),
     ],

@@ -14,8 +14,9 @@ from coterie.native.contrast import contrast, takes
 from coterie.native.frozen_network import OneCall
 from coterie.native.layers import conv_relu_pool
 from coterie.native.switch import kernels
+from coterie.native.unit_length import UnitLength
 from coterie.nets.backbones.simple_cnn import SimpleCNN
-from coterie.nets.heads import Network, mlp_head, moon_projector
+from coterie.nets.heads import Network, make_unit, mlp_head, moon_projector
 
 __all__ = ["variant"]  # a fixture
 
@@ -76,18 +77,21 @@ def network(shape: tuple[int, int, int], head: str) -> Network:
     with torch.random.fork_rng():
         torch.manual_seed(5)
         heads: dict[str, nn.Module] = {}
-        if head in ("moon", "moon without classes"):
+        if head in ("moon", "moon without classes", "unit"):
             heads["projector"] = moon_projector(84, 40)
         if head == "norms":
             heads["projector"] = mlp_head((84, 30, 20))
         if head != "moon without classes":
             heads["classifier"] = nn.Linear({"none": 84, "norms": 20}.get(head, 40), 7)
-        return Network(SimpleCNN(*shape), **heads).eval()
+        net = Network(SimpleCNN(*shape), **heads).eval()
+        if head == "unit":
+            make_unit(net)
+        return net
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8), (2, 19, 23)])
 @pytest.mark.parametrize("samples", [1, 20, 64, 130])
-@pytest.mark.parametrize("head", ["moon", "moon without classes", "none", "norms"])
+@pytest.mark.parametrize("head", ["moon", "moon without classes", "unit", "none", "norms"])
 def test_a_network_in_one_call(shape: tuple[int, int, int], samples: int, head: str) -> None:
     net = network(shape, head)
     x = seeded(6, samples, *shape)
@@ -146,8 +150,9 @@ def test_a_copy_has_its_own_weights() -> None:
         assert torch.equal(net(x).z, first) and not other(x).z.any()
 
 
-def test_double_precision_in_one_call() -> None:
-    net = network((3, 16, 18), "moon").double()
+@pytest.mark.parametrize("head", ["moon", "unit"])
+def test_double_precision_in_one_call(head: str) -> None:
+    net = network((3, 16, 18), head).double()
     x = seeded(8, 17, 3, 16, 18, dtype=torch.float64)
     with torch.no_grad():
         expected = net(x).z
@@ -208,9 +213,48 @@ def test_other_networks_are_left_to_torch(module: nn.Module) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("samples", [1, 17, 64])
+def test_vectors_of_unit_length_in_one_call(samples: int) -> None:
+    """Also those of zeros and of what is not finite, which stay in their samples."""
+    layer = nn.Linear(12, 5)
+    known = stack(layer, UnitLength())
+    x = seeded(3, samples, 1, 6, 6)
+    layer.bias.zero_()
+    x[0] = 0.0
+    known[0].bias.zero_()  # type: ignore[operator, union-attr]
+    with kernels(True):
+        (found,) = OneCall()([[known]], laid_in_lanes(x)) or [x]
+        assert off(found, known(x)) < 1e-6
+        assert not found[0].any() and torch.allclose(found[1:].norm(dim=1), torch.ones(1))
+        layer.weight.mul_(1e-14)  # shorter than what is divided by
+        (found,) = OneCall()([[known]], x) or [x]
+        assert off(found, known(x)) < 1e-6
+        x[0, 0, 2, 2] = float("nan")
+        (found,) = OneCall()([[known]], x) or [x]
+        assert found[0].isnan().all() and found[1:].isfinite().all()
+
+
+@torch.no_grad()
+def test_a_layer_of_unit_length_has_to_follow_a_linear_one_of_its_part() -> None:
+    x, layer, last = seeded(3, 5, 1, 6, 6), nn.Linear(12, 4), nn.Linear(4, 2)
+    cut = stack(layer, nn.ReLU(), UnitLength())
+    hooked = stack(layer, UnitLength())
+    hooked[-1].register_forward_hook(lambda *_: None)
+    with kernels(True):
+        (found,) = OneCall()([[cut]], x) or [x]
+        assert off(found, cut(x)) < 1e-6
+        h, logits = OneCall()([[cut, last]], x) or [x, x]
+        assert off(h, cut(x)) < 1e-6 and off(logits, last(cut(x))) < 1e-5
+        assert OneCall()([[stack(layer), nn.Sequential(UnitLength(), last)]], x) is None
+        assert OneCall()([[stack(layer, UnitLength(), UnitLength())]], x) is None
+        assert OneCall()([[stack(UnitLength(), layer)]], x) is None
+        assert OneCall()([[hooked]], x) is None
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8)])
 def test_several_networks_in_one_call(shape: tuple[int, int, int]) -> None:
-    nets = [network(shape, "moon"), network(shape, "none"), network(shape, "moon")]
+    nets = [network(shape, "moon"), network(shape, "none"), network(shape, "unit")]
     for weight in nets[1].parameters():
         weight.mul_(1.5)
     x = seeded(10, 21, *shape)
