@@ -86,10 +86,8 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "moon-buffer": {"name": "moon", "buffer": 3},
     "moon-random-init": {"name": "moon", "first": "random_init"},
     "moon-l2": {"name": "moon", "term": "l2", "mu": 0.1},
-    "fedproc-official": {
-        **{"name": "fedproc", "similarity": "dot", "alpha_horizon": 2},
-        "proto_transform": "train",
-    },
+    "fedproc-dot": {"name": "fedproc", "similarity": "dot"},
+    "fedproc-official": {"name": "fedproc", "alpha_horizon": 2, "proto_transform": "train"},
     "fedproc-fixed": {"name": "fedproc", "schedule": "fixed", "alpha": 0.5},
     "fedproc-two-stage": {"name": "fedproc", "schedule": "two-stage", "stage1_fraction": 0.5},
     "fedproc-literal": {
@@ -107,8 +105,15 @@ _VARIANTS: dict[str, dict[str, Any]] = {
 }  # named variants of shipped methods, each its [method] table
 
 
+_OFFICIAL = {"net": {"unit_projection": True}, "local": {"drop_last": True}}
+
+
 def _variants() -> list[Case]:
-    return [Case(name, {"method": method}, variant=True) for name, method in _VARIANTS.items()]
+    found = []
+    for name, method in _VARIANTS.items():
+        more = _OFFICIAL if name == "fedproc-official" else {}
+        found.append(Case(name, {**more, "method": method}, variant=True))
+    return found
 
 
 def _unlabelled() -> list[Case]:

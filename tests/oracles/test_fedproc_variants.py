@@ -50,7 +50,7 @@ def test_the_train_transform_is_the_authors_pass(batch_size: int, tmp_path: Path
 @pytest.mark.parametrize("dataset", ["digits", "fashion-mnist", "cifar10"])
 def test_the_official_configuration_is_what_the_authors_code_does(dataset: str) -> None:
     expected = FedProc(
-        similarity="dot",
+        similarity="cosine",
         proto_agg="count",
         round0="ce",
         alpha_horizon=100,

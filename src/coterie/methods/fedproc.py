@@ -6,9 +6,11 @@ The server keeps a prototype c_k for every class, the mean of z over all samples
     l_gpc = -log( e^{s(z, c_y)} / sum_k e^{s(z, c_k)} ),      s the cosine
     c_k   = sum_i sum_{x in D_i^k} z / sum_i |D_i^k|,         z of client i's model after training
 
-The authors' code takes s(z, c) = z . c / |c| with z as it is (`similarity = "dot"`), alpha over 100
-rounds whatever T (`alpha_horizon`), and prototypes from augmented images (`proto_transform`):
-`fedproc-official` in the shipped configurations.
+The authors' network divides z by its length (`net.unit_projection`), so that the output layer reads
+z / |z| and prototypes are means of unit vectors. Their alpha runs over 100 rounds whatever T
+(`alpha_horizon`), prototypes come from augmented images (`proto_transform`), and short last batches
+are dropped (`local.drop_last`): `fedproc-official` in the shipped configurations. `similarity =
+"dot"`, z . c / |c| with z as it is, is in neither paper nor code: an experiment of this library.
 
 Left open by the paper, settled here: Algorithm 1 averages clients' means over all clients, which is
 0/0 for a class that a client lacks; here prototypes are weighted by samples (`count`, as in the
