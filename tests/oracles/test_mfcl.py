@@ -20,7 +20,7 @@ from coterie.data.heterogeneity import class_imbalance
 from coterie.kit.optimizers import LARS
 from coterie.kit.pairs import PairPool, stratified
 from coterie.kit.server_training import share_at
-from coterie.nets.norm import paired
+from coterie.nets.norm import Norm, paired
 from coterie.nets.sensor import Autoencoder, build_sensor
 
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 9, 7), (3, 5, 4)]
@@ -33,9 +33,9 @@ NORMS: list[Any] = ["none", "bn", "gn", "pn"]
 def test_a_reconstruction_has_the_shape_of_its_image(
     kind: Any, shape: tuple[int, ...], norm: Any
 ) -> None:
-    net = build_sensor(kind, shape, norm, width=8)
+    net = build_sensor(kind, shape, Norm(norm), width=8)
     x = torch.rand(2, *shape)
-    again = net.logits(x).sigmoid().detach()
+    again = net.reconstruct(x).detach()
     assert again.shape == x.shape
     assert float(again.min()) >= 0.0 and float(again.max()) <= 1.0
     side = [-(-s // 2) if kind == "table5" else s for s in shape[1:]]
@@ -44,7 +44,7 @@ def test_a_reconstruction_has_the_shape_of_its_image(
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_representation_has_the_same_bits_with_and_without_gradients(shape: Any) -> None:
-    net = build_sensor("table5", shape, "gn", width=8)
+    net = build_sensor("table5", shape, Norm("gn"), width=8)
     x = torch.rand(2, *shape)
     with torch.no_grad():
         plain = net.encode(x)
@@ -53,7 +53,7 @@ def test_a_representation_has_the_same_bits_with_and_without_gradients(shape: An
 
 @pytest.mark.parametrize(("kind", "count"), [("code", 114_691), ("table5", 77_853)])
 def test_parameters_are_as_many_as_published(kind: Any, count: int) -> None:
-    net = build_sensor(kind, (3, 32, 32), "pn")
+    net = build_sensor(kind, (3, 32, 32), Norm("pn"))
     assert sum(p.numel() for p in net.parameters()) == count
     assert net.code == ((64, 32, 32) if kind == "code" else (64, 16, 16))
 
@@ -62,7 +62,7 @@ def test_vectors_and_floats_beyond_one_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="takes images"):
         Modular(tmp_path, shape=(6,), tables={"data": {"augment": UNCHANGED}})
     with pytest.raises(ConfigError, match="at least 4 x 4"):
-        build_sensor("code", (1, 2, 8), "gn")
+        build_sensor("code", (1, 2, 8), Norm("gn"))
 
 
 def test_clients_see_images_between_0_and_1(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_losses_are_those_of_the_paper(tmp_path: Path) -> None:
         found = fed.method._reconstruction(net, batch).total  # type: ignore[attr-defined]
         total, pixels = 0.0, 0
         for view in views:
-            for x, again in zip(view, net.logits(view).sigmoid().detach(), strict=True):
+            for x, again in zip(view, net.reconstruct(view).detach(), strict=True):
                 for a, b in zip(x.flatten().tolist(), again.flatten().tolist(), strict=True):
                     cross = a * math.log(b) + (1 - a) * math.log(1 - b)
                     total += (a - b) ** 2 if loss == "mse" else -cross
@@ -118,8 +118,8 @@ def test_pairs_are_what_the_sensor_makes_of_two_views(tmp_path: Path, norm: Any)
     for batch in ctx.data.batches(
         ctx.local, ("train", "train"), lambda what: draw(f"upload/{what}")
     ):
-        with torch.no_grad(), paired(sensor, 2):
-            first, second = sensor.encode(torch.cat(batch.views)).chunk(2)
+        with torch.no_grad():
+            first, second = (sensor.encode(view) for view in batch.views)
         here = slice(seen, seen + len(batch))
         assert torch.allclose(rows[here, 0], first, atol=1e-6)
         assert torch.allclose(rows[here, 1], second, atol=1e-6)
@@ -175,7 +175,7 @@ def test_the_tested_network_is_the_sensor_with_the_discriminator(
 
 
 def test_a_single_view_meets_group_norm(tmp_path: Path) -> None:
-    peers, groups = (build_sensor("code", (1, 9, 9), norm, 16) for norm in ("pn", "gn"))  # type: ignore[arg-type]
+    peers, groups = (build_sensor("code", (1, 9, 9), Norm(kind), 16) for kind in NORMS[:1:-1])
     groups.load_state_dict(peers.state_dict())
     for module in groups.modules():
         if isinstance(module, nn.GroupNorm):

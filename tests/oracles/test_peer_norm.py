@@ -18,7 +18,14 @@ from coterie.core.settings import NetSettings
 from coterie.experiment.config import load
 from coterie.nets.build import make_backbone
 from coterie.nets.heads import Network, TargetNetwork
-from coterie.nets.norm import PeerNorm, Variance, groups_of, has_peer_norm, norm_1d, norm_2d, paired
+from coterie.nets.norm import (
+    Norm,
+    PeerNorm,
+    Variance,
+    find_peers,
+    groups_of,
+    paired,
+)
 
 EPS = 1e-3
 KINDS: tuple[Variance, ...] = ("pooled", "average")
@@ -212,7 +219,7 @@ def test_there_are_no_running_statistics() -> None:
 
 
 def test_paired_tells_all_layers_and_takes_it_back() -> None:
-    net = nn.Sequential(norm_2d("pn", 4), nn.Sequential(nn.Flatten(), norm_1d("pn", 36)))
+    net = nn.Sequential(Norm("pn").make_2d(4), nn.Sequential(nn.Flatten(), Norm("pn").make_1d(36)))
     x = normal(0, 2, 4, 3, 3).float()
     alone = net(x)
     with paired(net, views=2):
@@ -226,7 +233,7 @@ def test_paired_tells_all_layers_and_takes_it_back() -> None:
     assert torch.equal(net(x), alone)
     with pytest.raises(ValueError, match="not 0"), paired(net, views=0):
         pass
-    assert has_peer_norm(net) and not has_peer_norm(nn.GroupNorm(1, 1))
+    assert find_peers(net) == "views" and find_peers(nn.GroupNorm(1, 1)) is None
 
 
 @pytest.mark.parametrize("name", ["resnet8", "resnet18", "mlp"])

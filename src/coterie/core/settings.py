@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 KernelKind = Literal["auto", "native", "torch"]
 NormKind = Literal["bn", "gn", "pn", "none"]
+Peers = Literal["views", "images"]  # who is normalised together by PN in training
+GROUPS = 16  # of channels, in GN and PN
 Standardise = Literal["federated", "site", "none"]
 Missing = Literal["mean", "drop", "refuse"]
 
@@ -60,6 +62,8 @@ class NetSettings:
     unit_projection: bool = False  # z is divided by its length before all that sees it
     norm: NormKind = "bn"  # if the backbone has normalisation layers; simple-cnn has none
     norm_first: NormKind | Literal[""] = ""  # first two of residual networks; "": as `norm`
+    groups: fields.PositiveCount = GROUPS  # of channels in "gn" and "pn"; the fitting divisor
+    peers: Peers = "views"  # of "pn" in training: an image's views, or two images of one view
     stem: Literal["cifar", "imagenet", "none"] = "cifar"  # of residual networks
     bn_buffers: Literal["average", "local"] = "average"  # "local": never sent, one set per client
     options: dict[str, Any] = field(default_factory=dict)  # arguments of your own backbone

@@ -163,5 +163,6 @@ class Parts:
         if type(method).nets is Method.nets:  # an evaluator without networks uses the method's
             method = self.method
         with seeds.scoped(seed):
-            own = spec.objects.get("net")
-            return method.nets(Builder(self.objective, spec.net, spec.shape, spec.classes, own))
+            own, sensor = spec.objects.get("net"), spec.objects.get("sensor")
+            build = Builder(self.objective, spec.net, spec.shape, spec.classes, own, sensor)
+            return method.nets(build)

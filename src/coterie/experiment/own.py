@@ -26,10 +26,16 @@ MAIN = {
 
 _NAMES_ONLY = ("executor", "evaluate")  # no class or object stands for these
 SLOTS = {f"{table}.{key}": table for table, key in MAIN.items() if table not in _NAMES_ONLY}
-SLOTS["data.augment"] = "augment"
+SLOTS |= {"data.augment": "augment", "method.sensor": "sensor"}
 # the keys that take a class, function or object, and the name under which the object is kept
 
-IN_WORKERS = ("method", "objective", "net", "augment")  # evaluators, as `evaluate.KEY`, too
+IN_WORKERS = (
+    "method",
+    "objective",
+    "net",
+    "augment",
+    "sensor",
+)  # evaluators, as `evaluate.KEY`, too
 _SHIPPED = {
     "method": "coterie.methods.",
     "objective": "coterie.objectives.",
@@ -93,7 +99,7 @@ def write_plain(part: Any) -> dict[str, Any]:
 
 def _write_instance(slot: str, part: Any) -> dict[str, Any] | None:
     """Write the fields of an instance; None if a configuration has no room for them."""
-    if slot in ("net", "data") or not is_dataclass(part):
+    if slot in ("net", "data", "sensor") or not is_dataclass(part):
         return None
     values = write_fields(part)
     try:

@@ -20,6 +20,8 @@ from torch.export import Dim, ExportedProgram
 from coterie.core.errors import ConfigError
 from coterie.experiment.model_file import InputDescription
 from coterie.nets.heads import Network
+from coterie.nets.norm import find_peers
+from coterie.nets.sensor import Sensed
 
 DESCRIPTION = "coterie.json"  # the name of the description within a file
 _ANY_BATCH = {"x": {0: Dim("batch", min=1)}}
@@ -104,6 +106,11 @@ def save_onnx(net: nn.Module, given: InputDescription, description: Mapping[str,
 
 def _trace(net: nn.Module, given: InputDescription) -> ExportedProgram:
     """Record a network and its normalisation as a program for batches of any size."""
+    if any(isinstance(m, Sensed) and m.block and find_peers(m) for m in net.modules()):
+        raise ConfigError(
+            "what it gives for an image depends on the other images of its batch: train it with "
+            "method.upload_peers = 'none'"
+        )
     with torch.no_grad():
         program = torch.export.export(
             Program(net, given).eval(),

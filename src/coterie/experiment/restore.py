@@ -42,7 +42,7 @@ def restore(
     objective: Objective = _build_part(folder, "objective", described.objective, objects)
     own = _find_backbone(folder, settings.backbone, objects)
     shape, classes = described.input.shape, len(described.classes)
-    build = Builder(objective, settings, tuple(shape), classes, own)
+    build = Builder(objective, settings, tuple(shape), classes, own, objects.get("sensor"))
     with seeds.scoped(0):  # initial weights are replaced, and the caller's generators stay as is
         if described.own_nets:
             method: Method = _build_part(folder, "method", described.method, objects)

@@ -34,7 +34,7 @@ from coterie.report.progress import announce, show_progress
 from coterie.types import PathLike
 
 PARTITION = "partition.json"
-_OF_NETWORK = ("method", "objective", "net")  # parts that loading a network may need
+_OF_NETWORK = ("method", "objective", "net", "sensor")  # parts that loading a network may need
 
 
 class _Words(NamedTuple):
@@ -146,7 +146,8 @@ def _drive(
     recorders = Recorders([*listeners, *boards])
     if local := [k for k in experiment.config.objects if k not in ("partition", "data")]:
         recorders.note(f"{', '.join(local)} of this process only: executor.kind = serial")
-        if sealed := [k for k in local if k == "objective" or _builds_networks(k, experiment)]:
+        builds = [k for k in local if _builds_networks(k, experiment)]
+        if sealed := [k for k in local if k in ("objective", "sensor") or k in builds]:
             recorders.note(
                 f"only this process can open the model, as {sealed[0]} is in no module: put its "
                 "class in one to load the run elsewhere"

@@ -63,6 +63,8 @@ class Changes:
                 f"{name} is given twice: {before} = {known!r} and {origin} = {value!r}"
             )
         slot = own.SLOTS.get(name)
+        if slot == "sensor" and not callable(value):
+            slot = None  # the key of a method: another one may have a number there
         if slot is not None and not isinstance(value, str | Mapping):
             if not callable(value):
                 raise ConfigError(

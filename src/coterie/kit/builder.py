@@ -20,6 +20,7 @@ class Builder:
     shape: tuple[int, ...]  # of a sample
     classes: int
     own: Own | None = None  # the backbone, where it is an object of this process
+    own_sensor: Own | None = None  # that of MFCL, where it is an object of this process
 
     def __call__(self, shape: tuple[int, ...] | None = None, **changes: Any) -> Network:
         """The network of `[net]` for samples; for others of `shape`, with some settings changed."""

@@ -13,8 +13,11 @@ paper's NT-Xent), `simsiam` or `byol`. `[local]` is how clients train the sensor
 
 Settled here, where the paper is open or its code differs (`nets/sensor.py` has the networks):
 
-- Images are in [0, 1]. Both views of a batch go through the sensor together, as PN needs them, in
-  training and for the upload; a test image is a single view, for which PN is GroupNorm.
+- Images are in [0, 1]. In `sense` both views of a batch go through the sensor together, as PN needs
+  them. For the upload z_ij = f(x_ij) is a function of one view, for which PN is GroupNorm, and so
+  it is for a test image. `upload_peers` has two other readings: `images`, the authors' run, where
+  rows i and i + 16 of every 32 of one view are peers, in the test too; and `views`, where both
+  views of an image are. Their group means are then opposite, so that each gives the other away.
 - The paper sends representations once; its code encodes anew in every server step. `refresh`:
   `once` sends `views_cached` pairs of every image, of which epochs take turns; `epoch` sends one
   pair of every image before each epoch, instead of the last ones.
@@ -31,8 +34,9 @@ Settled here, where the paper is open or its code differs (`nets/sensor.py` has 
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, final
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal, final, get_args
 
 import numpy as np
 import torch
@@ -42,11 +46,21 @@ from torch.nn import functional as F
 
 from coterie import kit
 from coterie.kit import Bundle, ClientContext, Loss, Method, ServerContext, State, Tensors, fields
-from coterie.nets.norm import Variance, paired
-from coterie.nets.sensor import Autoencoder, Modular, Reads, Sensed, SensorKind, build_sensor
+from coterie.nets.norm import Norm, Variance, halved, paired
+from coterie.nets.own_sensor import build_own_sensor
+from coterie.nets.sensor import (
+    Autoencoder,
+    Modular,
+    Reads,
+    Reconstruction,
+    Sensed,
+    SensorKind,
+    build_sensor,
+)
 
 _SENSOR, _DISCRIMINATOR, _HEAD, _MEMORY = "sensor", "discriminator", "head", "optimizer"
 _PAIRS, _LABELS = "pairs", "labels"
+_BLOCK = 32  # images of one view that are encoded at once, of `upload_peers = "images"`
 _LINEAR_RATE = 30.0  # of the joint classifier, for a full batch; that of the probes
 
 
@@ -58,11 +72,14 @@ class MFCL(Method):
     share_representations: bool = False  # nothing runs until this is true
     share_labels: bool = False  # labels are sent with the representations
     joint: Reads = "no"  # what a joint classifier reads
-    sensor: SensorKind = "code"
+    sensor: str = "code"  # or "table5", or "package.module:Class"
     sensor_width: fields.PositiveCount = 64  # channels of a representation
     sensor_norm: kit.NormKind = "pn"
+    sensor_groups: fields.PositiveCount = 16  # of channels in "pn" and "gn"
+    sensor_options: dict[str, Any] = field(default_factory=dict)  # arguments of one's own sensor
     peer_variance: Variance = "pooled"
-    loss: Literal["bce", "mse"] = "bce"
+    upload_peers: Literal["none", "images", "views"] = "none"
+    loss: Reconstruction = "bce"
     sense_rounds: fields.PositiveCount = 15
     refresh: Literal["once", "epoch"] = "once"
     views_cached: fields.PositiveCount = 1  # pairs of every image under `once`
@@ -84,6 +101,7 @@ class MFCL(Method):
     )
 
     def __post_init__(self) -> None:
+        self._check_sensor()
         if self.joint != "no" and not self.share_labels:
             raise kit.ConfigError(
                 f"method.joint = {self.joint!r} trains on labels at the server: it needs "
@@ -93,6 +111,24 @@ class MFCL(Method):
             raise kit.ConfigError(
                 f"method.views_cached = {self.views_cached} is for method.refresh = 'once'; under "
                 "'epoch' every upload is one new pair of each image"
+            )
+
+    def _check_sensor(self) -> None:
+        """Refuse a sensor that is not known, and settings that it does not have."""
+        if not isinstance(self.sensor, str):
+            raise kit.ConfigError(
+                "MFCL(sensor=...) takes a name; pass a class or module as "
+                "method={'name': 'mfcl', 'sensor': ...}"
+            )
+        known = get_args(SensorKind)
+        if ":" not in self.sensor and self.sensor not in known:
+            raise kit.ConfigError(
+                f"method.sensor = {self.sensor!r} is not known; it is one of: {', '.join(known)}, "
+                "or 'package.module:Class'"
+            )
+        if ":" not in self.sensor and self.sensor_options:
+            raise kit.ConfigError(
+                f"method.sensor_options is for a sensor of your own; {self.sensor!r} takes none"
             )
 
     @property
@@ -123,16 +159,25 @@ class MFCL(Method):
 
     def nets(self, build: kit.Builder) -> dict[str, kit.Network]:
         """The sensor, the discriminator with its heads, and both as one for images."""
-        sensor = build_sensor(
-            self.sensor, build.shape, self.sensor_norm, self.sensor_width, self.peer_variance
-        )
+        sensor = self._build_sensor(build)
         discriminator = build(shape=sensor.code, stem="none")
         discriminator.central = ("",)  # all of it
         assert isinstance(discriminator.backbone, kit.Backbone)
-        whole = Sensed(copy.deepcopy(sensor.backbone), copy.deepcopy(discriminator.backbone))
+        whole = Sensed(
+            copy.deepcopy(sensor.backbone),
+            copy.deepcopy(discriminator.backbone),
+            block=_BLOCK if self.upload_peers == "images" else 0,
+        )
         projector = copy.deepcopy(discriminator.projector)
         model = Modular(whole, projector, build.classes, self.joint, build.settings.projection)
         return {_SENSOR: sensor, _DISCRIMINATOR: discriminator, "model": model}
+
+    def _build_sensor(self, build: kit.Builder) -> Autoencoder:
+        for kind in get_args(SensorKind):
+            if self.sensor == kind:
+                norm = Norm(self.sensor_norm, self.sensor_groups, variance=self.peer_variance)
+                return build_sensor(kind, build.shape, norm, self.sensor_width)
+        return build_own_sensor(self.sensor, build.shape, self.sensor_options, build.own_sensor)
 
     def init(self, nets: kit.Nets) -> Bundle:
         """Fresh networks; a joint classifier begins at zero."""
@@ -168,10 +213,7 @@ class MFCL(Method):
         assert isinstance(net, Autoencoder)
         x = torch.cat(batch.views).clamp(0.0, 1.0)
         with paired(net, len(batch.views)):
-            logits = net.logits(x)
-        if self.loss == "mse":
-            return Loss(F.mse_loss(logits.sigmoid(), x))
-        return Loss(F.binary_cross_entropy_with_logits(logits, x))
+            return Loss(net.loss(x, self.loss))
 
     def encode(self, ctx: ClientContext, down: Bundle, state: State) -> kit.Answer:
         """Write pairs of representations of all images to a file, batch by batch."""
@@ -182,9 +224,7 @@ class MFCL(Method):
 
         def rows() -> Iterator[np.ndarray]:
             for batch in ctx.batches("upload", local=every):
-                with paired(sensor.net, len(batch.views)):
-                    z = sensor.encode(torch.cat(batch.views))
-                z = torch.stack(z.chunk(len(batch.views)), dim=1)
+                z = torch.stack(self._encode_views(sensor, batch.views), dim=1)
                 z = z.to("cpu", torch.float16 if half else torch.float32)
                 if not bool(z.isfinite().all()):
                     raise kit.Diverged(f"its representations are not finite in {self.precision}")
@@ -195,6 +235,14 @@ class MFCL(Method):
         if self.share_labels:
             blobs[_LABELS] = ctx.spool(_LABELS, labels)
         return Bundle(blobs=blobs), None
+
+    def _encode_views(self, sensor: kit.Frozen, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """f of every view: of each row by itself, unless `upload_peers` says who is its peer."""
+        if self.upload_peers == "images":
+            with halved(sensor.net, _BLOCK):
+                return tuple(sensor.encode(view) for view in views)
+        with paired(sensor.net, len(views)) if self.upload_peers == "views" else nullcontext():
+            return sensor.encode(torch.cat(views)).chunk(len(views))
 
     def server_update(self, ctx: ServerContext, server: Bundle, replies: kit.Replies) -> Bundle:
         """Average the sensors."""

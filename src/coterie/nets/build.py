@@ -66,10 +66,10 @@ def _build_own(own: Own, settings: NetSettings, shape: Shape) -> nn.Module:
         if any(map(is_lazy, own.buffers())):  # torch cannot copy these
             raise ConfigError(f"{key} has a norm without a shape: call it once, or give its class")
     try:
-        net = _make(own, settings.options, shape)
+        net = make_own(own, settings.options, shape)
     except Exception as error:  # whatever the user's code raises
         options = f" with net.options = {settings.options}" if settings.options else ""
-        raise ConfigError(f"{key} cannot be made{options}: {_first_line(error)}") from error
+        raise ConfigError(f"{key} cannot be made{options}: {first_line(error)}") from error
     if not isinstance(net, nn.Module):
         raise ConfigError(f"{key} must make an nn.Module, not a {type(net).__name__}")
     width = _measure_width(net, key, shape)
@@ -83,7 +83,7 @@ def _build_own(own: Own, settings: NetSettings, shape: Shape) -> nn.Module:
     return net
 
 
-def _make(own: Own, options: Mapping[str, Any], shape: Shape) -> Any:
+def make_own(own: Own, options: Mapping[str, Any], shape: Shape) -> Any:
     """Copy the user's module, or call the class or function: with `shape` if it takes that."""
     if isinstance(own, nn.Module):
         return copy.deepcopy(own).cpu()
@@ -102,7 +102,7 @@ def _measure_width(net: nn.Module, key: str, shape: Shape) -> int:
         h = net.eval()(torch.zeros(2, *shape))
     except Exception as error:  # whatever the user's module raises
         raise ConfigError(
-            f"{key} cannot take samples of shape {shape}: {_first_line(error)}"
+            f"{key} cannot take samples of shape {shape}: {first_line(error)}"
         ) from error
     finally:
         net.train(training)
@@ -117,7 +117,8 @@ def _measure_width(net: nn.Module, key: str, shape: Shape) -> int:
     return int(h.shape[1])
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Say what went wrong in user's code in one line."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 

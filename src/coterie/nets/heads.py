@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from coterie.core.errors import ConfigError
 from coterie.native.frozen_network import OneCall
 from coterie.native.unit_length import UnitLength
-from coterie.nets.norm import has_peer_norm, paired
+from coterie.nets.norm import find_peers, halved, paired
 
 _TWO = 2  # classes
 
@@ -87,10 +87,15 @@ class Network(nn.Module):
         """The outputs for several views of the same samples, view by view.
 
         The views go through one after another, so that BatchNorm sees each by itself. Where there
-        are PeerNorm layers they go through at once, as these look at all views of a sample.
+        are PeerNorm layers they go through at once, as these look at all views of a sample; with
+        `peers = "images"` again one after another, the halves of each as peers.
         """
-        if not has_peer_norm(self):
+        peers = find_peers(self)
+        if peers is None:
             return tuple(self(view) for view in views)
+        if peers == "images":
+            with halved(self):
+                return tuple(self(view) for view in views)
         with paired(self, len(views)):
             together: Outputs = self(torch.cat(list(views)))
         columns = [[None] * len(views) if o is None else o.chunk(len(views)) for o in together]

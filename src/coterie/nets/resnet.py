@@ -9,23 +9,24 @@ the first block (the MFCL paper, appendix D.3); all others are as `net.norm` say
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.core.settings import NetSettings, NormKind
+from coterie.core.settings import NetSettings
 from coterie.nets.build import Backbone, Shape, check_images
-from coterie.nets.norm import norm_2d
+from coterie.nets.norm import Norm
 
 _SMALLEST = {"cifar": 4, "imagenet": 32, "none": 4}
 
 
-def convolution(before: int, after: int, size: int, stride: int, norm: NormKind) -> nn.Sequential:
+def convolution(before: int, after: int, size: int, stride: int, norm: Norm) -> nn.Sequential:
     """Make a convolution with padding and stride, followed by its normalisation."""
-    bias = norm == "none"
+    bias = norm.kind == "none"
     layer = nn.Conv2d(before, after, size, stride=stride, padding=size // 2, bias=bias)
-    return nn.Sequential(layer, norm_2d(norm, after))
+    return nn.Sequential(layer, norm.make_2d(after))
 
 
 class Block(nn.Module):
@@ -40,9 +41,7 @@ class Block(nn.Module):
         return F.relu(self.body(x) + self.shortcut(x))
 
 
-def make_block(
-    before: int, width: int, stride: int, norm: NormKind, first: NormKind, deep: bool
-) -> Block:
+def make_block(before: int, width: int, stride: int, norm: Norm, first: Norm, deep: bool) -> Block:
     """Make a block of two 3 x 3 convolutions, or if `deep` of 1 x 1, 3 x 3 and 1 x 1.
 
     `first` is the norm of the first convolution.
@@ -68,7 +67,8 @@ class ResNet(Backbone):
         self, channels: int, blocks: Sequence[int], first: int, deep: bool, settings: NetSettings
     ) -> None:
         super().__init__()
-        norm, begin = settings.norm, settings.norm_first or settings.norm
+        norm = Norm.of(settings)
+        begin = replace(norm, kind=settings.norm_first or norm.kind)
         self.stem: nn.Module = nn.Identity()
         if settings.stem == "cifar":
             self.stem = nn.Sequential(convolution(channels, first, 3, 1, begin), nn.ReLU())

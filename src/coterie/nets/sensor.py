@@ -14,21 +14,24 @@ All kernels are 3 x 3 with padding; w is 64. As printed, Table 5 gives 16 x 16 p
 and ends without a sigmoid, so one layer has stride 2 here and a sigmoid is added. An odd side is
 rounded up by the pooling and restored by the decoder. Before a norm the `code` encoder has no
 biases. For three channels `code` has 114,691 parameters, `table5` 77,853.
+
+Any other pair of an encoder and a decoder serves too: `nets/own_sensor.py`.
 """
 
+from contextlib import nullcontext
 from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.core.settings import NormKind
 from coterie.nets.backbones.simple_cnn import HalvingPool
 from coterie.nets.build import Backbone, Shape, check_images
 from coterie.nets.heads import Network, Outputs
-from coterie.nets.norm import PeerNorm, Variance, norm_2d
+from coterie.nets.norm import Norm, halved
 
 SensorKind = Literal["code", "table5"]
 Reads = Literal["no", "projection", "backbone"]
+Reconstruction = Literal["bce", "mse"]
 
 _SMALLEST = 4  # pixels of a side
 
@@ -36,7 +39,7 @@ _SMALLEST = 4  # pixels of a side
 class Encoder(nn.Module):
     """Encodes images, clipped to [0, 1], as representations of the shape `code`."""
 
-    def __init__(self, layers: nn.Sequential, code: tuple[int, int, int]) -> None:
+    def __init__(self, layers: nn.Module, code: Shape) -> None:
         super().__init__()
         self.layers, self.code = layers, code
 
@@ -47,29 +50,46 @@ class Encoder(nn.Module):
 
 
 class Autoencoder(Network):
-    """An encoder as the backbone, and a decoder that is trained with it."""
+    """An encoder as the backbone, and a decoder that is trained with it.
 
-    def __init__(self, encoder: Encoder, decoder: nn.Module) -> None:
+    The decoder ends before the sigmoid; one that is `bounded` gives images in [0, 1] itself.
+    """
+
+    def __init__(self, encoder: Encoder, decoder: nn.Module, bounded: bool = False) -> None:
         super().__init__(encoder)
-        self.decoder, self.code = decoder, encoder.code
+        self.decoder, self.code, self.bounded = decoder, encoder.code, bounded
 
-    def logits(self, x: Tensor) -> Tensor:
-        """The reconstruction before the sigmoid, in the shape of x."""
-        logits: Tensor = self.decoder(self.encode(x))
-        return logits
+    def reconstruct(self, x: Tensor) -> Tensor:
+        """The image that is made of the representation of x."""
+        decoded: Tensor = self.decoder(self.encode(x))
+        return decoded if self.bounded else decoded.sigmoid()
+
+    def loss(self, x: Tensor, kind: Reconstruction) -> Tensor:
+        """L(x, g(f(x))), the mean over pixels: cross-entropy or squared error."""
+        if kind == "mse":
+            return F.mse_loss(self.reconstruct(x), x)
+        if self.bounded:
+            return F.binary_cross_entropy(self.reconstruct(x), x)
+        return F.binary_cross_entropy_with_logits(self.decoder(self.encode(x)), x)
 
 
 class Sensed(Backbone):
-    """A discriminator on top of a sensor, as one backbone for images."""
+    """A discriminator on top of a sensor, as one backbone for images.
 
-    def __init__(self, sensor: nn.Module, discriminator: Backbone) -> None:
+    With a `block` above 0 the halves of so many images are peers of each other in the sensor: what
+    it gives for an image then depends on the others of its batch.
+    """
+
+    def __init__(self, sensor: nn.Module, discriminator: Backbone, block: int = 0) -> None:
         super().__init__()
-        self.sensor, self.discriminator = sensor, discriminator
+        self.sensor, self.discriminator, self.block = sensor, discriminator, block
         self.width = discriminator.width
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, c, rows, columns) -> (n, width)."""
-        h: Tensor = self.discriminator(self.sensor(x))
+        with halved(self.sensor, self.block) if self.block else nullcontext():
+            z = self.sensor(x)
+        h: Tensor = self.discriminator(z)
         return h
 
 
@@ -101,17 +121,14 @@ class Modular(Network):
         return Outputs(h, z, None, self.classifier(F.normalize(read, dim=-1)))
 
 
-def build_sensor(
-    kind: SensorKind, shape: Shape, norm: NormKind, width: int = 64, variance: Variance = "pooled"
-) -> Autoencoder:
+def build_sensor(kind: SensorKind, shape: Shape, norm: Norm, width: int = 64) -> Autoencoder:
     """Build the sensor for images of `shape`; reject other samples and small images."""
     check_images(shape, _SMALLEST, "a sensor")
     channels, rows, columns = shape
-    lean = kind == "code" and norm != "none"
+    lean = kind == "code" and norm.kind != "none"
 
     def with_norm(layer: nn.Module, after: int) -> list[nn.Module]:
-        norms = PeerNorm(after, views=1, var=variance) if norm == "pn" else norm_2d(norm, after)
-        return [layer, norms, nn.ReLU()]
+        return [layer, norm.make_2d(after), nn.ReLU()]
 
     def encoder_layer(before: int) -> list[nn.Module]:
         return with_norm(nn.Conv2d(before, width, 3, padding=1, bias=not lean), width)

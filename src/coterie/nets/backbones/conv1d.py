@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import ConfigError
-from coterie.core.settings import NetSettings, NormKind
+from coterie.core.settings import NetSettings
 from coterie.nets.build import Backbone, check_no_first_norm
-from coterie.nets.norm import norm_1d
+from coterie.nets.norm import Norm
 
 _CHANNELS = (32, 64, 128)
 _TAPS = 9
@@ -24,14 +24,14 @@ class SignalCNN(Backbone):
 
     width = _CHANNELS[-1]
 
-    def __init__(self, channels: int, norm: NormKind) -> None:
+    def __init__(self, channels: int, norm: Norm) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         before = channels
         for after in _CHANNELS:
-            bias = norm == "none"  # a norm would take it away again
+            bias = norm.kind == "none"  # a norm would take it away again
             layers.append(nn.Conv1d(before, after, _TAPS, padding=_TAPS // 2, bias=bias))
-            layers += [norm_1d(norm, after), nn.ReLU(), nn.MaxPool1d(2, ceil_mode=True)]
+            layers += [norm.make_1d(after), nn.ReLU(), nn.MaxPool1d(2, ceil_mode=True)]
             before = after
         self.layers = nn.Sequential(*layers[:-1])
 
@@ -48,4 +48,4 @@ def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
             f"net.backbone = 'conv1d' takes signals (channels, time), the data has samples of "
             f"shape {shape}; try net.backbone = 'mlp'"
         )
-    return SignalCNN(shape[0], settings.norm)
+    return SignalCNN(shape[0], Norm.of(settings))

@@ -7,9 +7,9 @@ import math
 
 from torch import Tensor, nn
 
-from coterie.core.settings import NetSettings, NormKind
+from coterie.core.settings import NetSettings
 from coterie.nets.build import Backbone, check_no_first_norm
-from coterie.nets.norm import norm_1d
+from coterie.nets.norm import Norm
 
 _HIDDEN = 200
 
@@ -19,15 +19,15 @@ class MLP(Backbone):
 
     width = _HIDDEN
 
-    def __init__(self, entries: int, norm: NormKind) -> None:
+    def __init__(self, entries: int, norm: Norm) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Flatten(),
             nn.Linear(entries, _HIDDEN),
-            norm_1d(norm, _HIDDEN),
+            norm.make_1d(_HIDDEN),
             nn.ReLU(),
             nn.Linear(_HIDDEN, _HIDDEN),
-            norm_1d(norm, _HIDDEN),
+            norm.make_1d(_HIDDEN),
             nn.ReLU(),
         )
 
@@ -40,4 +40,4 @@ class MLP(Backbone):
 def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
     """Build the network for samples of any shape."""
     check_no_first_norm(settings)
-    return MLP(math.prod(shape), settings.norm)
+    return MLP(math.prod(shape), Norm.of(settings))
