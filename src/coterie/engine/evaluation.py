@@ -124,7 +124,8 @@ class _Evaluating:
         }
         everyone = self.player.executor.clients()
         trained, unseen = split_unseen(everyone, parts.spec.unseen)
-        asked = [info for info in trained if alone or info.tests > 0]
+        anyone = alone or any(evaluator.all_tests for evaluator in chosen.values())
+        asked = [info for info in trained if anyone or info.tests > 0]
         asked += [info for info in unseen if info.tests > 0]
         if not chosen or not asked:
             return

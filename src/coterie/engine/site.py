@@ -137,8 +137,13 @@ class Site:
         metrics: dict[str, float] = {}
         confusion: dict[str, Tensor] = {}
         for name, evaluator in self.parts.due_evaluators(task.round).items():
-            if evaluator.where == "client" and len(self.partition.test[task.client]):
-                data: Shard = everything(task.client) if evaluator.pools else ctx.data
+            tested = evaluator.all_tests or len(self.partition.test[task.client])
+            if evaluator.where == "client" and tested:
+                data: Shard = ctx.data
+                if evaluator.all_tests:
+                    data = self._shard_with_all_tests(task.client)
+                elif evaluator.pools:
+                    data = everything(task.client)
                 seed = seeds.derive(self.spec.seed, "evaluate", client=task.client)
             elif evaluator.where == "server" and alone:
                 data, seed = everything(None), seeds.derive(self.spec.seed, "evaluate")
@@ -192,12 +197,21 @@ class Site:
         own = [rows for other, rows in shares.train.items() if other not in unseen]
         train = np.sort(np.concatenate(own))
         if client is None:
-            test = np.arange(len(self.dataset.y_test))
-            for other in unseen:
-                test = np.setdiff1d(test, shares.test[other])
-            return self._make_shard(train, test)
+            return self._make_shard(train, self._all_tests())
         shift = self.partition.shifts.get(client)
         return self._make_shard(train, self.partition.test[client], shift=shift)
+
+    def _shard_with_all_tests(self, client: ClientId) -> DataShard:
+        """Make a shard of a client's training samples and the whole test set, shifted as it is."""
+        shift = self.partition.shifts.get(client)
+        return self._make_shard(self.partition.train[client], self._all_tests(), shift=shift)
+
+    def _all_tests(self) -> np.ndarray:
+        """List the test samples of all clients that train."""
+        test = np.arange(len(self.dataset.y_test))
+        for other in self.spec.unseen:
+            test = np.setdiff1d(test, self.partition.test[other])
+        return test
 
     def _shard(self, task: Task) -> DataShard:
         train, test = self.partition.train[task.client], self.partition.test[task.client]

@@ -233,7 +233,13 @@ def _check_evaluators(experiment: Experiment) -> None:
                     f"evaluate.with = {name!r} needs a {head}, and objective.name = {objective!r} "
                     "has none: choose other evaluators"
                 )
-        if evaluator.pools and (config.data.name in _SITES or ":" in config.data.name):
+        of_sites = config.data.name in _SITES or ":" in config.data.name
+        if evaluator.all_tests and of_sites:
+            raise ConfigError(
+                f"evaluate.with = {name!r} tests every client's model on the test data of all, and "
+                "those of sites stay where they are: use 'personal'"
+            )
+        if evaluator.pools and of_sites:
             raise ConfigError(
                 f"evaluate.with = {name!r} trains on the data of all clients together, and "
                 "those of sites stay where they are: use 'own_probe' or 'federated_probe'"

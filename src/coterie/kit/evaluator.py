@@ -46,6 +46,14 @@ class Evaluator(ABC):
         """
         return False
 
+    @property
+    def all_tests(self) -> bool:
+        """On clients: whether it tests on the whole test set; training samples are the client's.
+
+        As with `pools`, only a simulation can do that. A constant in the class will do.
+        """
+        return False
+
     @abstractmethod
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
         """The metrics of one model on one body of data; the seed is the same in every round."""

@@ -67,6 +67,21 @@ def test_evaluators_that_pool_train_on_everyones_samples(
     assert site.run(evaluate()).metrics == {"look/train": 12.0, "look/test": 3.0}
 
 
+def test_evaluators_of_all_tests_need_no_test_samples_of_the_clients_own(
+    make: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(self: FixedOnClients, net: Any, data: Any, seed: int) -> Mapping[str, float]:
+        return {"train": float(len(data)), "test": float(data.tests)}
+
+    monkeypatch.setattr(FixedOnClients, "__call__", look)
+    monkeypatch.setattr(FixedOnClients, "all_tests", True)
+    site = make(evaluators={"look": FixedOnClients()})
+    whole = float(len(site.dataset.y_test))
+    for client in (0, 1):  # the second has no test samples
+        found = site.run(evaluate(client)).metrics
+        assert found == {"look/train": float(len(SHARES.train[client])), "look/test": whole}
+
+
 def test_evaluators_that_wait_for_the_last_round_do_so_on_clients(make: MakeSite) -> None:
     site = make(evaluators={"late": FixedOnClients()}, last=("late",))
     assert site.run(evaluate(index=0)).metrics == {}
