@@ -37,6 +37,14 @@ struct batch {
     ptrdiff_t bordered; /* and in the largest inputs with a border, 0 without any */
 };
 
+/* A convolution of (samples, height, width, inputs), channels innermost, with 3 x 3 weights, stride 1
+ * and a border of one zero. `chunk` tiles of 4 x 4 results are worked on at a time: a multiple of 42,
+ * so that no variant has to treat a last row apart. Workspaces have room for 36 (inputs outputs +
+ * chunk inputs + chunk outputs) numbers. Inputs and outputs are multiples of sixteen. */
+struct tiles {
+    ptrdiff_t samples, height, width, inputs, outputs, chunk;
+};
+
 /* Rows of z, (samples, width), against as many rows of `count` references. */
 struct contrast {
     ptrdiff_t samples, width, count;
@@ -70,6 +78,18 @@ struct descent {
     ENTRY(networks, const REAL *x, const struct layer *layers, const struct batch *batch)          \
     ENTRY(contrast, const REAL *z, const REAL *const *references, REAL *slope, REAL *means,        \
           const struct contrast *shape)                                                            \
+    ENTRY(convolve, const REAL *x, const REAL *weight, REAL *y, REAL *work,                        \
+          const struct tiles *shape, int turned)                                                   \
+    ENTRY(convolve_weights, const REAL *x, const REAL *gradient, REAL *weight, REAL *work,         \
+          const struct tiles *shape)                                                               \
+    ENTRY(moments, const REAL *x, double *mean, double *squares, ptrdiff_t rows,                   \
+          ptrdiff_t channels)                                                                      \
+    ENTRY(normalise, const REAL *x, const REAL *scale, const REAL *shift, const REAL *shortcut,    \
+          REAL *y, ptrdiff_t rows, ptrdiff_t channels, int relu)                                   \
+    ENTRY(normalise_sums, const REAL *gradient, const REAL *y, const REAL *x, const REAL *mean,    \
+          REAL *kept, double *sums, ptrdiff_t rows, ptrdiff_t channels)                            \
+    ENTRY(normalise_gradient, const REAL *gradient, const REAL *y, const REAL *x,                  \
+          const REAL *slopes, REAL *dx, ptrdiff_t rows, ptrdiff_t channels)                        \
     ENTRY(turn, const REAL *from, REAL *to, ptrdiff_t count, ptrdiff_t lanes, ptrdiff_t places)
 
 /* In single precision alone. */

@@ -3,4 +3,6 @@
 #include "convolution.h"
 #include "gradients.h"
 #include "networks.h"
+#include "normalise.h"
 #include "tiles.h"
+#include "winograd.h"

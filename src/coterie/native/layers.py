@@ -71,9 +71,15 @@ def is_plain(module: nn.Module) -> bool:
     It does not if somebody has registered a hook, replaced its `forward` or derived a class. A
     class of ours that a kernel may stand for says `like_its_base = True`, which is not inherited.
     """
-    kind, own = type(module), module.__dict__
+    kind = type(module)
     if kind not in _KNOWN and not kind.__dict__.get("like_its_base"):
         return False
+    return is_unhooked(module)
+
+
+def is_unhooked(module: nn.Module) -> bool:
+    """Whether nobody has registered a hook of a module or replaced its `forward`."""
+    own = module.__dict__
     return "forward" not in own and not any(own[hooks] for hooks in _HOOKS)
 
 

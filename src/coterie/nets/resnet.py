@@ -5,7 +5,8 @@ stride 2, then max-pooling) or `none`: the blocks then take the input itself, wh
 network's representation. Convolutions are initialised with Kaiming's normal distribution over their
 fan-out, normalisation layers with weight 1 and bias 0. Convolutions without a norm have biases.
 `net.norm_first` replaces the norms after the first two convolutions, the stem's and the first of
-the first block (the MFCL paper, appendix D.3); all others are as `net.norm` says.
+the first block (the MFCL paper, appendix D.3); all others are as `net.norm` says. Where kernels are
+on, a convolution is one call with the normalisation, sum and ReLU behind it.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.core.settings import NetSettings
+from coterie.native.residual import forward_chain, forward_pair, is_on
 from coterie.nets.build import Backbone, Shape, check_images
 from coterie.nets.norm import Norm
 
@@ -38,7 +40,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the block's output."""
-        return F.relu(self.body(x) + self.shortcut(x))
+        if not is_on(x):
+            return F.relu(self.body(x) + self.shortcut(x))
+        plain = isinstance(self.shortcut, nn.Identity)
+        shortcut = self.shortcut(x) if plain else forward_pair(self.shortcut, x, relu=False)
+        return forward_chain(self.body, x, shortcut)
 
 
 def make_block(before: int, width: int, stride: int, norm: Norm, first: Norm, deep: bool) -> Block:
@@ -93,7 +99,8 @@ class ResNet(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, c, rows, columns) -> (n, width)."""
-        return torch.mean(self.stages(self.stem(x)), dim=(2, 3))
+        x = forward_chain(self.stem, x) if is_on(x) else self.stem(x)
+        return torch.mean(self.stages(x), dim=(2, 3))
 
 
 def build_resnet(
