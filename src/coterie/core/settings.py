@@ -69,6 +69,7 @@ class NetSettings:
     options: dict[str, Any] = field(default_factory=dict)  # arguments of your own backbone
     weights: str = ""  # a file of pretrained weights to start from; empty: random ones
     weights_sha256: str = ""  # of that file; a file with another one is refused
+    precision: Literal["fp32", "bf16"] = "fp32"  # of forward passes; weights are always float32
     kernel: KernelKind = "auto"  # "native": in C; "auto": those on a CPU, if they were built
 
     def __post_init__(self) -> None:

@@ -100,7 +100,7 @@ class _Evaluating:
             return
         net = nets.frozen_on_server("model", weights)
         seed, metrics = seeds.derive(parts.spec.seed, "evaluate"), self.result.metrics
-        with parts.kernels(), seeds.scoped(self.round.torch_seed()):
+        with parts.arithmetic(), seeds.scoped(self.round.torch_seed()):
             for evaluator in chosen:
                 used = _choose(evaluator, data)
                 metrics.update(evaluator(net, used, seed))
@@ -204,7 +204,7 @@ class _Evaluating:
                 problem = played.replies.first_problem()
                 raise RunFailed(f"the evaluator {name!r} got no answer: {problem}")
             state = played.server
-        with parts.kernels(), seeds.scoped(step.torch_seed()):
+        with parts.arithmetic(), seeds.scoped(step.torch_seed()):
             metrics = program.finish(player.context(name, stage, step), state)
         self.result.metrics.update(metrics)
         parts.nets(name).release()

@@ -83,7 +83,7 @@ class Player:
                 yield Task("update", client, round, down, own, program, attempt)
 
         ctx, result = self.context(program, stage, round), None
-        with self.parts.kernels(), seeds.scoped(round.torch_seed()):
+        with self.parts.arithmetic(), seeds.scoped(round.torch_seed()):
             down = stage.broadcast(server, round) if replies.asked else Bundle()  # 4
             answers = self.executor.run(tasks(down))  # 5 to 7, on the clients
             # an empty broadcast says nothing about the groups of uploads

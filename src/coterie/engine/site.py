@@ -59,7 +59,7 @@ class Site:
             if task.op == "update" and len(shard) < _FEWEST:
                 failure = Failure("skipped", f"it has {len(shard)} training samples")
                 return Reply(task.client, error=failure)
-            with self.parts.kernels(), seeds.scoped(task.round.torch_seed(task.client)):
+            with self.parts.arithmetic(), seeds.scoped(task.round.torch_seed(task.client)):
                 return self._answer(task, shard, start)
         except Diverged as error:
             failure = Failure("diverged", str(error))

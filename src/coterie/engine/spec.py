@@ -1,8 +1,8 @@
 """What sites and the server are built from, as plain data that other processes can read."""
 
 import json
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from coterie.kit.objective import Objective
 from coterie.kit.stages import Stage, resolve
 from coterie.native.switch import kernels
 from coterie.nets.heads import Network
+from coterie.nets.precision import bf16
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,12 @@ class Parts:
             )
         return self._nets[program]
 
-    def kernels(self) -> AbstractContextManager[None]:
-        """Use the native kernels inside a `with` block, if `net.kernel` chose them."""
-        return kernels(self.spec.net.kernel == "native")
+    @contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        """Compute inside a `with` block as `net.kernel` and `net.precision` say."""
+        net = self.spec.net
+        with kernels(net.kernel == "native"), bf16(net.precision == "bf16"):
+            yield
 
     def spool(self, program: str) -> Path:
         """Return the folder of the server's big arrays, until a checkpoint adopts them."""

@@ -84,7 +84,7 @@ def measure_baseline(experiment: Experiment) -> Baseline | None:
     if isinstance(judge, LayerEvaluator):
         networks["raw_input"] = Frozen(Network(nn.Flatten()).eval())
     values = {}
-    with parts.kernels(), seeds.scoped(seeds.torch_seed(spec.seed, "baseline", 0)):
+    with parts.arithmetic(), seeds.scoped(seeds.torch_seed(spec.seed, "baseline", 0)):
         for name, net in networks.items():
             measured = judge(net, data, seeds.derive(spec.seed, "evaluate"))
             if math.isfinite(value := measured.get(metric, math.nan)):

@@ -29,7 +29,11 @@ from coterie.nets.norm import batch_norm_buffers
 from coterie.report.page import write_report
 
 MODEL, BEST, PERSONAL, REPORT = "model.safetensors", "best.safetensors", "personal", "report.html"
-_OF_MACHINE = ("kernel", "weights")  # keys of [net] that say nothing about the trained network
+_OF_MACHINE = (
+    "kernel",
+    "precision",
+    "weights",
+)  # keys of [net] that say nothing about the trained network
 
 
 def describe_model(experiment: Experiment, weights: Tensors | None = None) -> ModelFile:
@@ -140,7 +144,7 @@ def _embed(experiment: Experiment, folder: Path, weights: Tensors) -> None:
     }
     nets = experiment.parts.nets(METHOD)
     net = nets.frozen_on_server("model", weights)
-    with experiment.parts.kernels():
+    with experiment.parts.arithmetic():
         path = folder / embedding.EMBEDDING
         embedding.write(path, net, samples, dataset.y_train, spec.seed)
     nets.release()

@@ -33,6 +33,7 @@ from coterie.experiment.load_data import load_data
 from coterie.experiment.settle import settle
 from coterie.native.library import loaded
 from coterie.nets.heads import Network
+from coterie.nets.precision import check_bf16
 
 _SITES = (GIVEN, "sites")  # data.name of data that must stay at their sites
 
@@ -90,6 +91,8 @@ def prepare(config: Config, folder: Path, given: Divided | None = None) -> Exper
     device = _device("run.device", config.run.device)
     for other in (device, *config.executor.devices):
         on_cpu = _device("executor.devices", other).startswith("cpu")
+        if config.net.precision == "bf16":
+            check_bf16(_device("executor.devices", other))
         if config.net.kernel == "native" and not on_cpu:
             raise ConfigError(
                 f"net.kernel = 'native' is for CPUs, and this run computes on {other}"

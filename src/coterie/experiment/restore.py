@@ -93,7 +93,7 @@ def uses_batch_statistics(net: nn.Module) -> bool:
 
 def _read_settings(described: ModelFile) -> NetSettings:
     settings: NetSettings = validate("net", "net", NetSettings, described.net)
-    return NetSettings(**{**vars(settings), "kernel": "torch"})
+    return NetSettings(**{**vars(settings), "kernel": "torch", "precision": "fp32"})
 
 
 def _build_part(

@@ -5,7 +5,7 @@
 Activations have their channels innermost in memory, as `winograd.py` leaves them.
 """
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,8 @@ from coterie.native.library import loaded
 from coterie.native.winograd import PANEL, differentiate, lay_out
 
 
-def takes_norm(norm: nn.Module, x: Tensor) -> bool:
-    """Return whether the kernel does this normalisation; with fixed statistics only without graph."""
+def takes_norm(norm: nn.Module, x: Tensor) -> TypeGuard[nn.BatchNorm2d]:
+    """Return whether the kernel does this; with fixed statistics only where no graph is kept."""
     if type(norm) is not nn.BatchNorm2d or not is_unhooked(norm) or x.shape[1] % PANEL:
         return False
     known = norm.affine and norm.running_mean is not None and norm.momentum is not None
@@ -75,7 +75,7 @@ def _compute(
 
 
 class _Normalise(torch.autograd.Function):
-    """Normalisation by the batch's statistics; the equations of the gradients are in normalise.h."""
+    """Normalisation by the batch's statistics; normalise.h has the equations of the gradients."""
 
     @staticmethod
     def forward(
@@ -96,7 +96,7 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, bias, shortcut, mean, inverse, y = ctx.saved_tensors
+        x, weight, _, shortcut, mean, inverse, y = ctx.saved_tensors
         if torch.is_grad_enabled():  # what is returned will be differentiated too
             return *_differentiate_again(ctx, gradient), None, None, None, None
         gradient, rows, channels = lay_out(gradient), _count_rows(x), x.shape[1]

@@ -6,7 +6,7 @@ first. A quarter of the multiplications of the plain form do (`winograd.h`).
 """
 
 import threading
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +29,8 @@ def lay_out(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def takes_layer(layer: nn.Module) -> bool:
-    """Return whether the kernel does this convolution: 3 x 3, stride 1, one zero around, no bias."""
+def takes_layer(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Return whether the kernel does it: 3 x 3 weights, stride 1, one zero around, no bias."""
     if type(layer) is not nn.Conv2d or not is_unhooked(layer) or not switch.takes(layer.weight):
         return False
     square = layer.kernel_size == (3, 3) and layer.padding == (1, 1)

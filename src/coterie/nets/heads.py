@@ -20,6 +20,7 @@ from coterie.core.errors import ConfigError
 from coterie.native.frozen_network import OneCall
 from coterie.native.unit_length import UnitLength
 from coterie.nets.norm import find_peers, halved, paired
+from coterie.nets.precision import casting, lay_out, to_float32
 
 _TWO = 2  # classes
 
@@ -57,14 +58,17 @@ class Network(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """The representation h that probes and exports use."""
-        h: Tensor = self.backbone(x)
-        return h
+        with casting(x):
+            h: Tensor = self.backbone(lay_out(x))
+        return to_float32(h)
 
     def forward(self, x: Tensor) -> Outputs:
         """All outputs that the heads allow."""
         if self.predictor is None and not torch.is_grad_enabled():
             parts = [m for m in (self.backbone, self.projector, self.classifier) if m is not None]
-            if (outputs := self._one_call([parts], x)) is not None:
+            with casting(x):  # under which no kernel computes
+                outputs = self._one_call([parts], x)
+            if outputs is not None:
                 h, *rest = outputs
                 z = h if self.projector is None else rest[0]
                 return Outputs(h, z, None, None if self.classifier is None else rest[-1])
@@ -78,10 +82,12 @@ class Network(nn.Module):
 
     def heads(self, h: Tensor) -> Outputs:
         """What the heads make of representations."""
-        z = h if self.projector is None else self.projector(h)
-        p = None if self.predictor is None else self.predictor(z)
-        logits = None if self.classifier is None else self.classifier(z)
-        return Outputs(h, z, p, logits)
+        with casting(h):
+            z = h if self.projector is None else self.projector(h)
+            p = None if self.predictor is None else self.predictor(z)
+            logits = None if self.classifier is None else self.classifier(z)
+        optional = (None if one is None else to_float32(one) for one in (p, logits))
+        return Outputs(h, to_float32(z), *optional)
 
     def each(self, views: Sequence[Tensor]) -> tuple[Outputs, ...]:
         """The outputs for several views of the same samples, view by view.

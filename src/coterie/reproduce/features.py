@@ -243,7 +243,7 @@ def project(
         dataset = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train)
     shard = DataShard(dataset, np.empty(0, dtype=np.int64), rows)
     net = nets.frozen("model", weights, {})
-    with experiment.parts.kernels():
+    with experiment.parts.arithmetic():
         parts = [(net(batch).z, batch.y) for batch in shard.sweep(test=True)]
     z, y = (torch.cat(tensors).numpy() for tensors in zip(*parts, strict=True))
     nets.release()

@@ -49,7 +49,7 @@ def ctx(request: pytest.FixtureRequest, augment: str, tmp_path: Path) -> Iterato
     client = chosen.partition.clients[0]
     weights = chosen.parts.nets(METHOD).weights()
     task = Task("update", client, place, Bundle({"model": weights}))
-    with site.parts.kernels():
+    with site.parts.arithmetic():
         yield site._context(task, site._shard(task), {})
 
 
