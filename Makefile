@@ -46,6 +46,7 @@ bench: install ## ratios to a bare PyTorch loop and to FedAvg (DATA=DIR: real CI
 	$(BIN)/python benchmarks/speed/kernels.py
 	$(BIN)/python benchmarks/speed/round.py $(if $(DATA),--data $(DATA))
 	$(BIN)/python benchmarks/speed/methods.py $(if $(DATA),--data $(DATA))
+	$(BIN)/python benchmarks/speed/residual.py $(if $(DATA),--data $(DATA))
 
 bench-peers: install ## Coterie beside pfl-research, Flower and a plain MOON (DATA=DIR: CIFAR-10; installs 2 GB in .venvs)
 	$(BIN)/python benchmarks/speed/peers/compare.py --data $(or $(DATA),$(error DATA=DIR, the folder of CIFAR-10, is missing))

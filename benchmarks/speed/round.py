@@ -88,7 +88,13 @@ class Child:
 class Bare:
     """The bare loop in two processes; clients go, largest first, to the one with less to do."""
 
-    def __init__(self, shards: list[list[int]], dataset: Dataset) -> None:
+    def __init__(
+        self,
+        shards: list[list[int]],
+        dataset: Dataset,
+        script: str = "bare.py",
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
         piles: list[list[list[int]]] = [[] for _ in range(WORKERS)]
         for shard in sorted(shards, key=len, reverse=True):
             min(piles, key=lambda pile: sum(map(len, pile))).append(shard)
@@ -97,8 +103,9 @@ class Bare:
             "y": str(dataset.path / "y_train.npy"),
             "mean": dataset.mean,
             "std": dataset.std,
+            **(more or {}),
         }
-        self.children = [Child("bare.py", {**common, "clients": pile}) for pile in piles]
+        self.children = [Child(script, {**common, "clients": pile}) for pile in piles]
 
     def round(self) -> float:
         """Seconds of one round."""

@@ -165,3 +165,16 @@ def test_growth_counts_files_of_clients_apart(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b"123")
     found = growth.on_disk(tmp_path)
     assert found == {"bytes": 8, "bytes of clients' states": 5, "clients with a state": 1}
+
+
+@pytest.mark.parametrize("name", ["resnet8", "resnet18"])
+def test_the_bare_simsiam_has_coteries_parameters(name):
+    import bare_simsiam
+
+    from coterie.core.settings import NetSettings
+    from coterie.nets.build import make_backbone
+    from coterie.objectives.simsiam import SimSiam
+
+    net = SimSiam().build(make_backbone(NetSettings(name), (3, 32, 32)), 10, 2048)
+    count = [sum(w.numel() for w in one.parameters()) for one in (net, bare_simsiam.simsiam(name))]
+    assert count[0] == count[1]
