@@ -43,7 +43,11 @@ _WITHOUT_CLASSIFIER = ("knn", "geometry")  # the evaluators of objectives withou
 _LOWER = ("loss", "uniformity")  # parts of the names of such metrics
 _UNHASHED = ("executor", "checkpoint", "record")
 # keys that earlier runs do not have: at these values they are the same experiment as without them
-_LATER: dict[str, dict[str, Any]] = {"net": {"unit_projection": False}}
+_LATER: dict[str, dict[str, Any]] = {
+    "data": {"test": ""},
+    "partition": {"balance": True},
+    "net": {"unit_projection": False, "peers": "views", "groups": 16, "precision": "fp32"},
+}
 _BASES: dict[str, type[Any]] = {"method": Method, "objective": Objective, "partition": object}
 
 
