@@ -4,8 +4,8 @@
 
 resnet8 (batches of 64) and resnet18 (batches of 32) with the stem for small images, 10 clients by
 Dirichlet(0.5), one local epoch, two single-thread processes, evaluation and checkpoints off. The
-contenders take turns, round by round, in one run; medians are compared. The bare loop is eager torch
-in float32 and gets its views for nothing. Coterie makes two views of every image with the
+contenders take turns, round by round, in one run; medians are compared. The bare loop is eager
+torch in float32 and gets its views for nothing. Coterie makes two views of every image with the
 augmentation `simsiam`; what that takes of a step is measured by itself, in processor time. JSON.
 """
 
