@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
+from coterie.data.augment_affine import Affine
 from coterie.data.augment_vectors import JitterScaleCrop, MaskNoise
 from coterie.data.augment_views import RandomView, Table
 
@@ -149,6 +150,7 @@ AUGMENTS: dict[str, Callable[[], Augment]] = {
     "orchestra": _ORCHESTRA,
     "orchestra-second": partial(_ORCHESTRA, blur=0.1, solarise=0.2),
     "resized-crop": partial(RandomView, scale=(0.6, 1.0), flip=0.0),
+    "affine": Affine,
     "mask-noise": MaskNoise,
     "jitter-scale-crop": JitterScaleCrop,
 }
