@@ -18,7 +18,7 @@ _POOL = (
 _VECTOR_AXES, _SIGNAL_AXES = 1, 2
 
 
-def _draw_walks(samples: int, generator: np.random.Generator) -> dict[str, Tensor]:
+def draw_walks(samples: int, generator: np.random.Generator) -> dict[str, Tensor]:
     """Draw where in a pool each sample starts and the stride it takes from there.
 
     A stride is odd, so a walk meets every number of the pool once before it repeats. The noise of a
@@ -29,13 +29,14 @@ def _draw_walks(samples: int, generator: np.random.Generator) -> dict[str, Tenso
     return {"starts": torch.from_numpy(starts), "strides": torch.from_numpy(strides)}
 
 
-def _walk(table: Table, rows: Tensor, entries: int) -> Tensor:
+def walk(table: Table, rows: Tensor, entries: int) -> Tensor:
     """Compute the positions in a pool, (samples, entries), that some samples read."""
     starts, strides = table["starts"][rows, None], table["strides"][rows, None]
     return (starts + strides * torch.arange(entries)) % _POOL
 
 
-def _draw_normal(generator: np.random.Generator) -> Tensor:
+def draw_normal(generator: np.random.Generator) -> Tensor:
+    """Draw a pool of normal numbers."""
     return torch.from_numpy(generator.standard_normal(_POOL, dtype=np.float32))
 
 
@@ -49,12 +50,12 @@ class MaskNoise:
     def draw(self, samples: int, generator: np.random.Generator) -> Table:
         """Draw pools of masks and noise, and how each sample reads them."""
         masked = generator.random(_POOL) < self.mask
-        pools = {"masked": torch.from_numpy(masked), "noise": _draw_normal(generator)}
-        return pools | _draw_walks(samples, generator)
+        pools = {"masked": torch.from_numpy(masked), "noise": draw_normal(generator)}
+        return pools | draw_walks(samples, generator)
 
     def __call__(self, images: Tensor, rows: Tensor, table: Table) -> Tensor:
         """Mask and jitter vectors (n, features)."""
-        positions = _walk(table, rows, images.shape[1])
+        positions = walk(table, rows, images.shape[1])
         masked = table["masked"][positions].to(images.device)
         noise = (table["noise"][positions] * self.noise).to(images.device)
         return images.masked_fill(masked, 0.0) + noise
@@ -85,13 +86,13 @@ class JitterScaleCrop:
             "channels": generator.random(samples),
         }
         drawn = {name: torch.from_numpy(column) for name, column in columns.items()}
-        return drawn | {"noise": _draw_normal(generator)} | _draw_walks(samples, generator)
+        return drawn | {"noise": draw_normal(generator)} | draw_walks(samples, generator)
 
     def __call__(self, images: Tensor, rows: Tensor, table: Table) -> Tensor:
         """Transform signals (n, channels, time)."""
         count, channels, time = images.shape
         drawn = {name: table[name][rows] for name in ("lengths", "positions", "dropped")}
-        normal = table["noise"][_walk(table, rows, channels * (1 + time))].to(images.device)
+        normal = table["noise"][walk(table, rows, channels * (1 + time))].to(images.device)
         factors = 1.0 + self.scale * normal[:, :channels, None]
         noise = (self.jitter * normal[:, channels:]).reshape(count, channels, time)
         views = stretch(images, drawn["lengths"], drawn["positions"]) * factors + noise

@@ -61,7 +61,7 @@ def test_a_view_is_what_the_formula_reads(
     shape: tuple[int, ...], parameters: tuple[float, float, float, tuple[float, float]]
 ) -> None:
     images = torch.rand(1, *shape, generator=torch.Generator().manual_seed(1))
-    view = Affine()(images, torch.tensor([0]), table(*parameters))
+    view = Affine(noise=0.0)(images, torch.tensor([0]), table(*parameters))
     torch.testing.assert_close(view[0], slow(images[0], *parameters), atol=2e-5, rtol=0.0)
 
 
@@ -71,7 +71,7 @@ def test_directions_are_as_documented() -> None:
     row = torch.tensor([0])
 
     def brightest(*parameters: object) -> tuple[int, int]:
-        view = Affine()(images, row, table(*parameters))[0, 0]  # type: ignore[arg-type]
+        view = Affine(noise=0.0)(images, row, table(*parameters))[0, 0]  # type: ignore[arg-type]
         return divmod(int(view.argmax()), 9)
 
     assert brightest(0.0, 1.0, 0.0, (0.0, 0.0)) == (4, 6)
@@ -107,10 +107,18 @@ def test_a_view_does_not_depend_on_its_batch() -> None:
 
 
 def test_without_any_strength_an_image_stays_as_it_is() -> None:
-    still = Affine(degrees=0.0, zoom=1.0, shear=0.0, shift=0.0)
+    still = Affine(degrees=0.0, zoom=1.0, shear=0.0, shift=0.0, noise=0.0)
     images = torch.rand(3, 2, 8, 11)
     view = still(images, torch.arange(3), still.draw(3, np.random.default_rng(0)))
     torch.testing.assert_close(view, images, atol=1e-5, rtol=0.0)
+
+
+def test_noise_has_its_deviation_and_differs_between_pixels_and_images() -> None:
+    noisy = Affine(degrees=0.0, zoom=1.0, shear=0.0, shift=0.0, noise=0.2)
+    images = torch.zeros(50, 1, 8, 8)
+    view = noisy(images, torch.arange(50), noisy.draw(50, np.random.default_rng(0)))
+    assert abs(float(view.std()) - 0.2) < 0.01 and abs(float(view.mean())) < 0.01
+    assert len(view.unique()) > 0.9 * view.numel()
 
 
 def test_only_images_are_taken() -> None:
