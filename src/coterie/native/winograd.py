@@ -96,8 +96,8 @@ def differentiate(
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of the leaves that need one, by torch, with a graph of their own."""
     asked = [leaf for leaf, is_asked in zip(leaves, needed, strict=False) if is_asked]
-    found = iter(torch.autograd.grad(y, asked, gradient, create_graph=True))
-    return tuple(next(found) if is_asked else None for is_asked in needed[: len(leaves)])
+    slopes = iter(torch.autograd.grad(y, asked, gradient, create_graph=True))
+    return tuple(next(slopes) if is_asked else None for is_asked in needed[: len(leaves)])
 
 
 def _workspace(dtype: torch.dtype, size: int) -> Tensor:
