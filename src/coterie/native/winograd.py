@@ -41,7 +41,7 @@ def takes_layer(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
 
 def convolve(x: Tensor, layer: nn.Conv2d) -> Tensor:
     """Compute conv2d(x, weight, padding=1) for weights of 3 x 3."""
-    y: Tensor = _Convolve.apply(x, layer.weight)  # type: ignore[no-untyped-call]
+    y: Tensor = _Convolve.apply(lay_out(x), layer.weight)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -71,7 +71,6 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        x = lay_out(x)
         ctx.save_for_backward(x, weight)
         return _call_convolve(x, weight, turned=False)
 
