@@ -111,7 +111,8 @@ class Config:
     def difference(self, written: Tables) -> str | None:
         """Describe the first key that differs from a saved configuration (`to_toml`)."""
         for name, table in self.tables.items():
-            saved = {**_LATER.get(name, {}), **written.get(name, {})}
+            later = {key: value for key, value in _LATER.get(name, {}).items() if key in table}
+            saved = {**later, **written.get(name, {})}
             for key in (*table, *saved) if name not in _UNHASHED else ():
                 if saved.get(key) != table.get(key):
                     return f"{name}.{key} is {saved.get(key)!r} there and {table.get(key)!r} here"

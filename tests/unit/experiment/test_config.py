@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.core.settings import Cohort
 from coterie.data.partitions.dirichlet import Dirichlet
@@ -111,7 +112,10 @@ CHANGED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("tables", [{}, CHANGED], ids=["defaults", "changed"])
+PARTITIONS = [{"partition": {"kind": kind}} for kind in registry.names("data/partitions")]
+
+
+@pytest.mark.parametrize("tables", [{}, CHANGED, *PARTITIONS], ids=str)
 def test_a_configuration_that_was_written_is_read_back(tables: dict[str, Any]) -> None:
     config = resolve(tables)
     written = tomllib.loads(config.to_toml())
@@ -139,12 +143,19 @@ def test_another_experiment_has_another_hash_and_its_first_key_is_named(table: s
     assert difference.startswith(f"{table}.{next(iter(CHANGED[table]))} ")
 
 
-def test_a_run_from_before_a_key_existed_is_the_same_experiment() -> None:
-    """Its hash is the one it had, and it can be resumed; with the key set it is another."""
+def test_a_run_from_before_some_keys_existed_is_the_same_experiment() -> None:
+    """Its hash is the one it had, and it can be resumed; with a key set it is another."""
     plain, other = resolve({}), resolve({"net": {"unit_projection": True}})
-    unhashed = ("executor", "checkpoint", "record")
-    kept = {name: dict(table) for name, table in plain.tables.items() if name not in unhashed}
-    before = {**kept, "net": {k: v for k, v in kept["net"].items() if k != "unit_projection"}}
+    later = {
+        "data": ("test",),
+        "partition": ("balance",),
+        "net": ("unit_projection", "peers", "groups", "precision"),
+    }
+    before = {
+        name: {key: value for key, value in table.items() if key not in later.get(name, ())}
+        for name, table in plain.tables.items()
+        if name not in ("executor", "checkpoint", "record")
+    }
     digest = hashlib.sha256(json.dumps(before, sort_keys=True).encode()).hexdigest()
     assert plain.hash() == digest != other.hash()
     assert plain.difference(before) is None
