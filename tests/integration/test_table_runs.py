@@ -167,6 +167,18 @@ def test_commands_take_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert np.load(tmp_path / "e.npy").shape == (len(FRAME), 3)
 
 
+def test_a_heart_run_says_what_it_does_with_missing_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, stored = tmp_path / "run", Path(coterie.__file__).parent / "data" / "heart" / "va.csv"
+    run_commands("run", "heart/fedavg", "run.rounds=1", "--out", str(out))
+    assert "180 of 920 rows have a missing value and are left out" in capsys.readouterr().out
+    assert coterie.load(out).config["data"]["missing"] == "drop"
+    run_commands("predict", str(out), str(stored), "--out", str(tmp_path / "p.csv"))
+    printed = capsys.readouterr().out
+    assert "filled in with the mean: trestbps 56, " in printed and "200 samples" in printed
+
+
 def test_clients_that_are_no_sites_cannot_standardise_by_site(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'site' makes each site a client"):
         coterie.run(

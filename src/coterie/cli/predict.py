@@ -35,7 +35,7 @@ def predict(
     """Predict the class of every sample, with the probability of each class."""
     checked = check_which(which)
     _check_ending(out, (".csv",))
-    inputs = _read(run, data)
+    inputs, notes = _read(run, data)
 
     import coterie  # from here on torch is imported, which takes seconds
 
@@ -47,6 +47,8 @@ def predict(
         for name, label, row in zip(inputs.names, predicted, shares, strict=True)
     )
     _write_csv(out, ("sample", "prediction", *result.classes), rows)
+    for note in notes:
+        typer.echo(note)
     typer.echo(f"{counted(len(predicted), 'sample')} -> {out}")
     if inputs.y is not None and (score := _score(predicted, inputs.y, result.classes)):
         right, labelled = score
@@ -67,7 +69,7 @@ def embed(
     if layer not in ("h", "z"):
         raise ConfigError(f"--layer {layer} must be h or z")
     ending = _check_ending(out, (".csv", ".npy"))
-    inputs = _read(run, data)
+    inputs, notes = _read(run, data)
 
     import numpy as np
 
@@ -83,6 +85,8 @@ def embed(
         head = ("sample", *(f"f{number}" for number in range(vectors.shape[1])))
         pairs = zip(inputs.names, vectors, strict=True)
         _write_csv(out, head, ((name, *_format(row)) for name, row in pairs))
+    for note in notes:
+        typer.echo(note)
     entries = counted(vectors.shape[1], "number")
     typer.echo(f"{counted(len(vectors), 'sample')}, {layer} of {entries} each -> {out}")
 
@@ -94,15 +98,16 @@ def _check_ending(out: Path, endings: Sequence[str]) -> str:
     return ending
 
 
-def _read(run: Path, data: Path) -> "Inputs":
-    """Read samples in the form that the run was trained on."""
+def _read(run: Path, data: Path) -> tuple["Inputs", tuple[str, ...]]:
+    """Read samples in the form that the run was trained on; also notes on missing cells."""
     from coterie.experiment.model_file import read_model_file
 
     described = read_model_file(run)
 
-    from coterie.experiment.network_input import read_files  # imports torch
+    from coterie.experiment.network_input import describe_gaps, read_files  # imports torch
 
-    return read_files(data, described.input, described.classes)
+    inputs = read_files(data, described.input, described.classes)
+    return inputs, describe_gaps(inputs.x, described.input) if described.input.columns else ()
 
 
 def _score(predicted: Sequence[Any], y: "np.ndarray", classes: Sequence[Any]) -> Any:

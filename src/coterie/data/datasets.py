@@ -28,6 +28,7 @@ import numpy as np
 from coterie.core import registry
 from coterie.core.errors import CheckpointError, ConfigError, DataError
 from coterie.core.files import replace_durably, sync_folder, write_durably
+from coterie.core.settings import Missing
 from coterie.data import checks
 from coterie.data.formats.locate import expand_path
 from coterie.data.labels import ClassNames
@@ -148,8 +149,7 @@ def load(
     `kind` of data that the user stated, or the options of a `table`. If it reads files it also has
     `files(root)`: their paths, sizes and times are the key of the decoded copy.
     """
-    registry.check_known("data.name", name, names())
-    source = import_module(f"coterie.data.sources.{name.replace('-', '_')}")
+    source = _import_source(name)
     checks.check_resize(name, resize, hasattr(source, "decode"))
     stated = _state_kind(name, source, kind) | _state_table(name, source, table)
     folder = (cache or default_cache()).absolute()
@@ -238,6 +238,16 @@ def _list_files(source: ModuleType, root: str) -> tuple[Path, ...]:
         raise DataError(f"{root} cannot be read ({error}); check data.root") from error
 
 
+def settle_missing(name: str, table: TableOptions) -> Missing:
+    """Say how a data set treats missing values: as stated, unless it has a way of its own."""
+    return _fix_missing(name, _import_source(name), table).missing
+
+
+def _import_source(name: str) -> ModuleType:
+    registry.check_known("data.name", name, names())
+    return import_module(f"coterie.data.sources.{name.replace('-', '_')}")
+
+
 def _state_kind(name: str, source: ModuleType, kind: AnyKind) -> dict[str, Any]:
     """Return the arguments that tell a source the kind of data: none if the user stated none."""
     if kind == "auto":
@@ -258,7 +268,7 @@ def _state_table(name: str, source: ModuleType, table: TableOptions) -> dict[str
                 f"data.test = {table.test!r} is for data.name = 'table', and the data set {name!r} "
                 "has test rows of its own; leave it out"
             )
-        return {"table": table}
+        return {"table": _fix_missing(name, source, table)}
     for key, value in asdict(table).items():
         if value != getattr(_NO_TABLE, key):
             raise ConfigError(
@@ -266,6 +276,17 @@ def _state_table(name: str, source: ModuleType, table: TableOptions) -> dict[str
                 "leave it out"
             )
     return {}
+
+
+def _fix_missing(name: str, source: ModuleType, table: TableOptions) -> TableOptions:
+    """Take a source's own treatment of missing values; refuse another that was stated."""
+    fixed = getattr(source, "MISSING", table.missing)
+    if table.missing not in (fixed, _NO_TABLE.missing):
+        raise ConfigError(
+            f"data.missing = {table.missing!r}, and the data set {name!r} is defined with "
+            f"data.missing = {fixed!r}; leave it out"
+        )
+    return replace(table, missing=fixed)
 
 
 def _parameters(source: ModuleType) -> Collection[str]:

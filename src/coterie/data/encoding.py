@@ -15,7 +15,7 @@ the deviation 1. Missing numbers count nowhere, and are filled in with the mean.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +30,7 @@ ALL = ""  # in place of a site's name: of all sites together
 _MOST_VALUES = 1000
 
 ColumnKind = Literal["number", "category"]
-Numbers = tuple[float, ...]  # one for each input of a column
+Numbers = tuple[float, ...]  # of a statistic: one for each input of a column
 BySite = Mapping[str, Numbers]
 
 
@@ -44,6 +44,7 @@ class TableColumn:
     mean: BySite | None = None
     deviation: BySite | None = None
     filling: BySite | None = None  # of missing numbers; None: they are refused
+    gaps: Numbers = ()  # numbers that stand for a missing cell
 
     @property
     def width(self) -> int:
@@ -60,6 +61,8 @@ class TableColumn:
             if by_site is not None:
                 written = {site: self._unwrap(numbers) for site, numbers in by_site.items()}
                 plain[key] = written.get(ALL, written)
+        if self.gaps:
+            plain["gaps"] = list(self.gaps)
         return plain
 
     def _unwrap(self, numbers: Numbers) -> float | list[float]:
@@ -71,7 +74,8 @@ class TableColumn:
         statistics = {
             key: _wrap(plain[key]) for key in ("mean", "deviation", "filling") if key in plain
         }
-        return cls(plain["name"], plain["kind"], tuple(plain.get("values", ())), **statistics)
+        lists = {key: tuple(plain.get(key, ())) for key in ("values", "gaps")}
+        return cls(plain["name"], plain["kind"], **lists, **statistics)
 
 
 def _wrap(plain: Any) -> BySite:
@@ -127,6 +131,21 @@ def _find_kind(name: str, tables: Sequence[Table]) -> ColumnKind:
                     f"correct it, or list the column: data.categorical=['{name}']"
                 )
     raise AssertionError("a column of numbers alone is no column of text")
+
+
+def clear_gaps(table: Table, gaps: Mapping[str, Numbers]) -> Table:
+    """Empty the cells that have a number which stands for a missing one, by column."""
+    cleared = dict(table.columns)
+    for name, numbers in gaps.items():
+        if not numbers or name not in cleared:
+            continue
+        cells = cleared[name]
+        if cells.dtype.kind == "O":
+            found = [cell is not None and parse_number(cell) in numbers for cell in cells.tolist()]
+            cleared[name] = np.where(found, None, cells)
+        else:
+            cleared[name] = np.where(np.isin(cells, numbers), np.nan, cells)
+    return replace(table, columns=cleared)
 
 
 def find_missing(table: Table, names: Iterable[str]) -> np.ndarray:
@@ -274,6 +293,7 @@ def encode(columns: Sequence[TableColumn], table: Table, site: str | None = None
             f"client= {list_first(sites)}"
         )
     key = site if sites and site is not None else ALL
+    table = clear_gaps(table, {column.name: column.gaps for column in columns})
     parts = []
     for column in columns:
         part = _read_inputs(column, table)

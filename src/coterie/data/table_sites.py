@@ -1,6 +1,6 @@
 """The tables of all sites, encoded together: kinds of columns, missing cells, test rows, inputs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,10 +8,13 @@ import numpy as np
 
 from coterie.core.errors import DataError
 from coterie.core.formatting import counted, list_first
+from coterie.core.settings import Missing
 from coterie.data import labels
 from coterie.data.datasets import Raw
 from coterie.data.encoding import (
+    Numbers,
     TableColumn,
+    clear_gaps,
     encode,
     find_kinds,
     find_missing,
@@ -86,11 +89,15 @@ def encode_sites(
     options: TableOptions,
     split: Split,
     dummies: bool = False,
+    gaps: Numbers = (),
 ) -> EncodedSites:
     """Encode the tables of sites, by what their training rows are like.
 
     `split` tells the test rows of a site that brought none; `dummies` is as in `fit_columns`.
+    Numbers that are `gaps` are missing cells, also in rows that a trained model is given: it fills
+    them in.
     """
+    sites = {name: _clear(site, gaps) for name, site in sites.items()}
     whole = [part.table for site in sites.values() for part in (site, site.test) if part]
     kinds = find_kinds(whole, options.categorical)
     notes = _count_missing(whole, kinds, options)
@@ -99,14 +106,20 @@ def encode_sites(
         for index, (name, site) in enumerate(sites.items())
     }
     training = {name: train.table for name, (train, _) in divided.items()}
-    columns = fit_columns(
-        training, kinds, options.standardise, options.missing, dummies, options.unseen
-    )
+    missing: Missing = "mean" if gaps else options.missing
+    fitted = fit_columns(training, kinds, options.standardise, missing, dummies, options.unseen)
+    columns = tuple(replace(column, gaps=gaps) for column in fitted)
     parts = {}
     for name, (train, test) in divided.items():
         x, x_test = (encode(columns, part.table, name) for part in (train, test))
         parts[name] = Raw(x, train.y, x_test, test.y)
     return EncodedSites(parts, columns, notes)
+
+
+def _clear(site: LabelledTable, gaps: Numbers) -> LabelledTable:
+    """Empty the cells that stand for a missing value."""
+    table = clear_gaps(site.table, dict.fromkeys(site.table.columns, gaps))
+    return replace(site, table=table, test=_clear(site.test, gaps) if site.test else None)
 
 
 def _divide(index: int, site: LabelledTable, split: Split) -> tuple[LabelledTable, LabelledTable]:
@@ -148,6 +161,11 @@ def _count_missing(
         if not dropped:
             return ()
         return (f"{dropped:,} of {total:,} rows have a missing value and are left out",)
+    return describe_filled(tables, kinds)
+
+
+def describe_filled(tables: Sequence[Table], kinds: Mapping[str, object]) -> tuple[str, ...]:
+    """Count the missing cells of columns of each kind, and say what is put in their place."""
     notes = []
     treatments = {"number": "filled in with the mean", "category": "left without a value"}
     for kind, treatment in treatments.items():

@@ -47,13 +47,15 @@ def load_data(config: Config, given: Divided | None, unseen: tuple[str, ...] = (
         return Loaded(use_groups(config), *given, np.empty(0, np.int64))
     if settings.name == GIVEN:
         raise DataError("this run used data that a Python program passed in: resume it there")
+    options = replace(read_options(settings), unseen=unseen)
     dataset = datasets.load(
         settings.name,
         settings.root,
         resize=settings.resize,
         kind=settings.kind,
-        table=replace(read_options(settings), unseen=unseen),
+        table=options,
     )
+    config = config.update("data", missing=datasets.settle_missing(settings.name, options))
     config = follow_groups(config, dataset)
     _check_statistics(config, dataset)
     left, holdout = set_aside(dataset.y_train, seed, settings.holdout)

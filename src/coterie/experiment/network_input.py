@@ -11,10 +11,11 @@ from torch import Tensor
 from coterie.core.errors import DataError
 from coterie.core.formatting import list_first
 from coterie.data.augment import Normalise
-from coterie.data.encoding import TableColumn, encode, stack_numbers
+from coterie.data.encoding import TableColumn, clear_gaps, encode, stack_numbers
 from coterie.data.inputs import Inputs, read_path, read_table
 from coterie.data.samples import read_samples
 from coterie.data.table import Table
+from coterie.data.table_sites import describe_filled
 from coterie.experiment.model_file import InputDescription
 
 _BYTE = 255
@@ -55,6 +56,14 @@ def read_files(
     return read_path(
         path, resize=wanted.resize, channels=form[0], size=tuple(form[1:]), classes=names
     )
+
+
+def describe_gaps(table: Table, wanted: InputDescription) -> tuple[str, ...]:
+    """Say which cells of a table are missing, and what a network gets in their place."""
+    columns = list(map(TableColumn.from_plain, wanted.columns))
+    cleared = clear_gaps(table, {column.name: column.gaps for column in columns})
+    kinds = {column.name: column.kind for column in columns if column.name in table.columns}
+    return describe_filled([cleared], kinds)
 
 
 def _check_table(given: np.ndarray | Table, columns: Sequence[TableColumn]) -> Table:

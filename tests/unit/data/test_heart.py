@@ -9,6 +9,8 @@ import pytest
 import coterie
 from coterie.core.errors import ConfigError
 from coterie.data import datasets
+from coterie.data.encoding import TableColumn, encode
+from coterie.data.formats import tables
 from coterie.data.table import TableOptions
 
 FOLDER = Path(coterie.__file__).parent / "data" / "heart"
@@ -65,3 +67,21 @@ def test_flambys_test_set_is_standardised_by_all_hospitals_and_theirs_by_their_o
     assert theirs.groups is not None and (theirs.groups.test[:254] == -1).all()
     with pytest.raises(ConfigError, match=r"data.standardise = 'federated', and .* use 'site'"):
         datasets.load("flamby-heart")
+
+
+@pytest.mark.parametrize("name", ["heart", "flamby-heart"])
+def test_patients_with_a_missing_value_cannot_be_treated_otherwise(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"data.missing = 'refuse', and .* '{name}' is defined"):
+        datasets.load(name, table=TableOptions(standardise="site", missing="refuse"))
+    assert datasets.settle_missing(name, OWN) == "drop"
+
+
+def test_a_column_keeps_the_number_that_stands_for_a_missing_value() -> None:
+    columns = tuple(map(TableColumn.from_plain, datasets.load("heart").columns))
+    assert {column.gaps for column in columns} == {(-9.0,)}
+    stored = tables.read(FOLDER / "va.csv")
+    gaps = stored.columns["trestbps"] == -9.0
+    assert gaps.any()
+    position = [column.name for column in columns].index("trestbps") + 2  # cp has three inputs
+    inputs = encode(columns, stored)[:, position]
+    assert (inputs[gaps] == 0.0).all() and (inputs[~gaps] != 0.0).all()

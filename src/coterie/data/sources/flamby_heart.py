@@ -19,6 +19,8 @@ from coterie.data.datasets import Groups, Raw
 from coterie.data.sources import heart
 from coterie.data.table import TableOptions
 
+MISSING = heart.MISSING
+
 
 def files(root: str) -> tuple[Path, ...]:
     """List the files in the package, and the code that reads them."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.core.settings import Missing
 from coterie.data import labels
 from coterie.data.datasets import Raw
 from coterie.data.formats import tables
@@ -20,12 +21,13 @@ from coterie.data.table_sites import EncodedSites, LabelledTable, encode_sites
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 CLASSES = ("healthy", "disease")
+MISSING: Missing = "drop"  # whatever `data.missing` is by default
 _FOLDER = Path(__file__).parent.parent / "heart"
 _COLUMNS = 10
 _CATEGORIES = ("cp", "restecg")
-_OPTIONS = TableOptions(categorical=_CATEGORIES, missing="drop")
 _DIAGNOSIS = "num"
-_GAP = -9.0  # a missing value
+_GAPS = (-9.0,)  # a missing value
+_OPTIONS = TableOptions(categorical=_CATEGORIES, missing=MISSING)
 _TRAINING = 0.66
 _SEED = 43
 _FEWEST = 3  # patients of a class that a stratified split needs
@@ -45,7 +47,8 @@ def read(root: str, table: TableOptions) -> Raw:
 def encode_hospitals(options: TableOptions) -> EncodedSites:
     """Encode the patients of every hospital."""
     chosen = replace(_OPTIONS, standardise=options.standardise, unseen=options.unseen)
-    return encode_sites({name: _read(name) for name in HOSPITALS}, chosen, _split, dummies=True)
+    hospitals = {name: _read(name) for name in HOSPITALS}
+    return encode_sites(hospitals, chosen, _split, dummies=True, gaps=_GAPS)
 
 
 def join_hospitals(encoded: EncodedSites) -> Raw:
@@ -57,10 +60,7 @@ def join_hospitals(encoded: EncodedSites) -> Raw:
 def _read(name: str) -> LabelledTable:
     stored = tables.read(_FOLDER / f"{name}.csv", f"site {name!r}")
     diagnosis, rest = stored.split_off(_DIAGNOSIS, "data.label")
-    columns = {
-        column: np.where(values == _GAP, np.nan, values)
-        for column, values in list(rest.columns.items())[:_COLUMNS]
-    }
+    columns = dict(list(rest.columns.items())[:_COLUMNS])
     table = Table(columns, rest.rows, rest.origin)
     return LabelledTable(table, labels.clean(diagnosis > 0, len(table)))
 
