@@ -58,7 +58,7 @@ DATA: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("x_train, row 2: it", "1e+300"),
     ),
     "complex": (vectors(x_train=np.ones((30, 6), complex)), ("x_train", "complex128")),
-    "text": (vectors(x_test=np.full((12, 6), "a")), ("x_test", "<U1")),
+    "text": (vectors(x_test=np.full((12, 6), "a")), ("x_test, row 0", "the text 'a'")),
     "bool": (vectors(x_train=np.ones((30, 6), bool)), ("x_train", "bool")),
     "times": (vectors(x_train=np.zeros((30, 6), "M8[s]")), ("x_train", "datetime64")),
     "objects": (vectors(x_train=np.full((30, 6), None)), ("cannot be read", "plain arrays")),

@@ -11,6 +11,7 @@ import numpy as np
 from coterie.core.errors import ConfigError, DataError
 from coterie.data import labels
 from coterie.data.labels import ClassNames
+from coterie.data.table import parse_number
 
 if TYPE_CHECKING:
     from coterie.data.datasets import Groups, Raw
@@ -132,6 +133,8 @@ def convert_samples(name: str, x: np.ndarray) -> np.ndarray:
         )
     if x.dtype.kind == "f":
         return _convert_floats(name, x)
+    if x.dtype.kind in "SU":
+        raise _describe_text(name, x)
     if x.dtype.kind not in "iu":
         raise DataError(
             f"{name} is of dtype {x.dtype}; cast it to uint8 (values 0..255) or float32"
@@ -148,6 +151,16 @@ def convert_samples(name: str, x: np.ndarray) -> np.ndarray:
                 "scale the images to 0..255 as uint8, or cast them to float32"
             )
     return x.astype(np.uint8, copy=False)
+
+
+def _describe_text(name: str, x: np.ndarray) -> DataError:
+    """Make the error that names the first text which is no number, or else the first text."""
+    texts = [str(text) for text in x.reshape(-1).tolist()]
+    index = next((i for i, text in enumerate(texts) if parse_number(text) is None), 0)
+    return DataError(
+        f"{name}, row {_row(x, index)}: it holds the text {texts[index]!r}; give numbers, uint8 "
+        "(values 0..255) or float32, or a table with named columns"
+    )
 
 
 def _convert_floats(name: str, x: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from coterie.data.formats.locate import sort_names
 
 MISSING = -1
 _NO_TEXT = ""
+_ONE_HOT_AXES = 2
 _REGRESSION = (
     "classes are integers or text, one a sample; amounts (regression), several labels a sample and "
     "segmentation are not supported"
@@ -33,18 +34,21 @@ def clean(
     `values` None all labels are missing.
     """
     where = locate or (lambda row: f"{name}, row {row}")
+    has = "have" if name.endswith("labels") else "has"
     if values is None:
         return np.full(samples, MISSING, np.int64)
     given = np.asarray(values, dtype=object) if isinstance(values, list) else np.asarray(values)
     if given.ndim != 1:
         remedy = "use .argmax(axis=1) if it is one-hot; several labels a sample are not supported"
+        if given.ndim > _ONE_HOT_AXES:
+            remedy = "labels of every pixel (segmentation) are not supported"
         if given.size == samples:
             remedy = "use .ravel()"
         remedy = remedy if given.ndim else "give an array or a list"
-        raise DataError(f"{name} has shape {given.shape} instead of ({samples},); {remedy}")
+        raise DataError(f"{name} {has} shape {given.shape} instead of ({samples},); {remedy}")
     if len(given) != samples:
         raise DataError(
-            f"{name} has {len(given)} entries for {samples} samples; give every sample one label"
+            f"{name} {has} {len(given)} entries for {samples} samples; give every sample one label"
         )
     if given.dtype.kind in "OTSV":
         return _clean_objects(given, where)
@@ -55,7 +59,7 @@ def clean(
     if given.dtype.kind == "f":
         return _clean_floats(given, where)
     if given.dtype.kind not in "iu":
-        raise DataError(f"{name} is of dtype {given.dtype}; {_REGRESSION}")
+        raise DataError(f"{name} {has} the dtype {given.dtype}; {_REGRESSION}")
     return _check_range(given, where).astype(np.int64)
 
 

@@ -65,7 +65,7 @@ def is_frame(given: Any) -> bool:
 
 def split_frame(frame: Any, site: str, label: str | None = None) -> dict[str, Given]:
     """Split a data frame by its column `site` into one per site, in the order of their names."""
-    whole = _read_frame(frame, label, "the data frame")
+    whole = _read_frame(frame, label, "the data frame", site)
     assert isinstance(whole.x, Table)  # as of every data frame
     return {
         name: Given(part, None if whole.y is None else whole.y[rows])
@@ -73,9 +73,9 @@ def split_frame(frame: Any, site: str, label: str | None = None) -> dict[str, Gi
     }
 
 
-def _read_frame(frame: Any, label: str | None, name: str) -> Given:
+def _read_frame(frame: Any, label: str | None, name: str, site: str = "") -> Given:
     """Read the columns of a data frame; labels stay as they are there, text as numbers too."""
-    given = _split_label(read_frame(frame, name), label)
+    given = _split_label(read_frame(frame, name, site), label)
     if not label:
         return given
     column = next(column for column in frame.columns if str(column) == label)
@@ -112,18 +112,35 @@ def _read_dataset(given: Any, name: str) -> Given:
 
 
 def _read_array(values: Any, name: str) -> np.ndarray:
-    try:
-        if isinstance(values, list):
-            array = np.stack([_to_numpy(value) for value in values]) if values else np.empty((0, 0))
-        else:
-            array = _to_numpy(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{name} cannot be read as an array of equal samples ({reason})") from error
+    array = _stack(values, name) if isinstance(values, list) else _convert(values, name)
     if array.ndim == 0 or array.dtype.kind == "O":
         remedy = "; call its .toarray()" if hasattr(values, "toarray") else ""
         raise DataError(f"{name} is a {type(values).__name__}, not an array of samples{remedy}")
     return array
+
+
+def _stack(values: list[Any], name: str) -> np.ndarray:
+    """Stack samples; the error names the first one whose shape is not that of the others."""
+    if not values:
+        return np.empty((0, 0))
+    samples = [_convert(value, f"{name}, row {row}") for row, value in enumerate(values)]
+    for row, sample in enumerate(samples):
+        if sample.shape != samples[0].shape:
+            pair = len(samples) == _PAIR and sample.ndim != samples[0].ndim
+            remedy = "; a tuple (x, y) is samples and labels" if pair else ""
+            raise DataError(
+                f"{name}, row {row}: the sample has shape {sample.shape}, and row 0 "
+                f"{samples[0].shape}; give all samples one shape{remedy}"
+            )
+    return np.stack(samples)
+
+
+def _convert(values: Any, name: str) -> np.ndarray:
+    try:
+        return _to_numpy(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{name} cannot be read as an array of numbers ({reason})") from error
 
 
 def read_labels(values: Any, name: str = "y") -> Any:

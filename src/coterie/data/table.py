@@ -42,6 +42,7 @@ class Table:
     columns: Mapping[str, np.ndarray]
     rows: Sequence[Any]
     origin: str
+    owners: Sequence[Any] = ()  # the site of each row, while the columns of all are read
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -61,22 +62,34 @@ class Table:
 
     def locate(self, row: int, column: str) -> str:
         """Name a cell as errors do."""
-        return f"{self.origin}, row {self.rows[row]}, column {column!r}"
+        owner = write_value(self.owners[row]) if len(self.owners) else None
+        origin = self.origin if owner is None else f"site {owner!r}"
+        return f"{origin}, row {self.rows[row]}, column {column!r}"
 
     def name(self, origin: str) -> "Table":
         """Copy the table under another name."""
         return replace(self, origin=origin)
 
 
-def make_table(columns: Mapping[str, Any], rows: Sequence[Any], origin: str) -> Table:
-    """Make a table of columns as they were read: arrays of numbers, or cells of any kind."""
-    table = Table({}, rows, origin)
+def make_table(
+    columns: Mapping[str, Any], rows: Sequence[Any], origin: str, site: str = ""
+) -> Table:
+    """Make a table of columns as they were read: arrays of numbers, or cells of any kind.
+
+    Errors name the site of a cell, if there is a column `site` that says whose each row is.
+    """
+    whole = Table({}, rows, origin)
+    owners = _parse_column(whole, site, columns[site]).tolist() if site in columns else ()
+    table = replace(whole, owners=owners)
     parsed = {name: _parse_column(table, name, cells) for name, cells in columns.items()}
-    return replace(table, columns=parsed)
+    return replace(whole, columns=parsed)
 
 
-def read_frame(frame: Any, origin: str) -> Table:
-    """Make a table of a data frame; rows are called by its index, if it has one."""
+def read_frame(frame: Any, origin: str, site: str = "") -> Table:
+    """Make a table of a data frame; rows are called by its index, if it has one.
+
+    `site` is as in `make_table`.
+    """
     names = list(map(str, frame.columns))
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise DataError(f"{origin}: the data frame has two columns {twice!r}; rename one")
@@ -85,7 +98,7 @@ def read_frame(frame: Any, origin: str) -> Table:
         for name, column in zip(names, frame.columns, strict=True)
     }
     rows = list(getattr(frame, "index", range(len(frame))))
-    return make_table(columns, rows, origin)
+    return make_table(columns, rows, origin, site)
 
 
 def split_by_site(table: Table, column: str, key: str) -> dict[str, Table]:

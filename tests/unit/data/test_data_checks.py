@@ -52,7 +52,7 @@ REFUSED: dict[str, tuple[Arrays, str]] = {
         images(y_test=np.array(list("abcabc"))),
         "y_test, row 0: the label is 'a', and the classes of the training data are: 0, 1, 2;",
     ),
-    "times": (images(y_test=np.zeros(6, "M8[s]")), "y_test is of dtype datetime64"),
+    "times": (images(y_test=np.zeros(6, "M8[s]")), "y_test has the dtype datetime64"),
     "column labels": (images(y_train=(np.arange(12) % 3)[:, None]), r"y_train has shape \(12, 1\)"),
     "one-hot labels": (images(y_train=np.eye(3, dtype=int)[np.arange(12) % 3]), "argmax"),
     "negative label": (
@@ -65,7 +65,7 @@ REFUSED: dict[str, tuple[Arrays, str]] = {
         "y_train, row 9: the label is 18446744073709551615",
     ),
     "objects": (images(x_train=np.full((12, 1, 8, 8), None)), "x_train is of dtype object"),
-    "text": (images(x_train=np.full((12, 4), "a")), "x_train is of dtype <U1"),
+    "text": (images(x_train=np.full((12, 4), "a")), "x_train, row 0: it holds the text 'a'"),
     "complex": (images(x_test=np.ones((6, 1, 8, 8), complex)), "x_test is of dtype complex128"),
     "bool images": (images(x_test=np.ones((6, 1, 8, 8), bool)), "x_test is of dtype bool"),
     "negative pixel": (

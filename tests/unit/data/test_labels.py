@@ -42,7 +42,11 @@ def test_labels_are_numbered_in_the_order_of_classes(case: str) -> None:
         (np.zeros((3, 1), int), r"site 'a' has shape \(3, 1\) instead of \(3,\); use \.ravel"),
         (np.eye(3, dtype=int), "argmax"),
         ([0, 1], "site 'a' has 2 entries for 3 samples"),
-        (np.zeros(3, complex), "site 'a' is of dtype complex128"),
+        (np.zeros(3, complex), "site 'a' has the dtype complex128"),
+        (
+            np.zeros((3, 8, 8), int),
+            r"site 'a' has shape \(3, 8, 8\) .*segmentation.* not supported",
+        ),
     ],
 )
 def test_what_is_no_class_is_refused_with_its_row(given: Any, message: str) -> None:

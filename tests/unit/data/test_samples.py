@@ -91,11 +91,27 @@ def test_a_frame_is_split_by_its_column_of_sites() -> None:
         split_frame(FRAME.assign(site=["s", None, "s", "n"]), "site")
 
 
+class Ragged:
+    """A data set with one sample of another shape."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        return torch.zeros(3 if number == 2 else 2), 0
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ((X, Y, Y), r"a tuple is \(x, y\), and this one has 3 entries"),
-        ([[1, 2], [3]], "site 'a' cannot be read as an array of equal samples"),
+        ([[1, 2], [3]], r"site 'a', row 1: the sample has shape \(1,\), and row 0 \(2,\)"),
+        ([[1, 2], [3, 4], [[1], [2, 3]]], "site 'a', row 2 cannot be read as an array"),
+        (
+            Ragged(),
+            r"site 'a', row 2: the sample has shape \(3,\), and row 0 \(2,\); .* one shape$",
+        ),
+        ([X, np.array(Y)], r"row 1: .* one shape; a tuple \(x, y\) is samples and labels$"),
     ],
 )
 def test_what_is_no_sample_is_refused(given: Any, message: str) -> None:

@@ -164,6 +164,15 @@ def test_a_file_that_is_no_table_is_refused_in_one_line(
         load(path, site="")
 
 
+def test_a_cell_that_is_not_finite_is_named_with_its_site(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("age,site\n1,north\ninf,west\n")
+    with pytest.raises(DataError, match="site 'west', row 3, column 'age': inf is no finite num"):
+        datasets.load("table", str(path), table=TableOptions(site="site"))
+    with pytest.raises(DataError, match=r"a\.csv, row 3, column 'age': inf is no finite number"):
+        datasets.load("table", str(path))
+
+
 @pytest.mark.parametrize(
     ("root", "message"),
     [

@@ -103,7 +103,8 @@ class Sparse:
     [
         ({"a": (X, [np.inf, *Y[1:]])}, {}, "site 'a': the labels, row 0: the label is inf"),
         ({"a": (X, [2**70, *Y[1:]])}, {}, "site 'a': the labels, row 0: the label is 1180"),
-        ({"a": (X, np.eye(30, 3))}, {}, r"site 'a': the labels has shape \(30, 3\) .*argmax"),
+        ({"a": (X, np.eye(30, 3))}, {}, r"site 'a': the labels have shape \(30, 3\) .*argmax"),
+        ({"a": ([[1, 2], [3, "n/k"]] * 5, Y[:10])}, {}, "site 'a', row 1: it holds the text 'n/k'"),
         ({"a": (X, 3)}, {}, "give an array or a list"),
         ({"a": Sparse()}, {}, r"site 'a' is a Sparse, not an array .*toarray"),
         ({"a": (Sparse(), Y)}, {}, r"site 'a' is a Sparse, not an array"),
@@ -131,6 +132,15 @@ def test_sites_in_a_frame_may_be_numbers_and_text_and_not_missing(tmp_path: Path
     assert list(read_sites(frame, site="site")) == ["1", "a"]
     frame["site"] = pd.array(["a", None, "b", "b"], dtype="string")
     with pytest.raises(DataError, match="row 1, column 'site': the site is missing"):
+        read_sites(frame, site="site")
+
+
+def test_cells_of_a_frame_are_named_by_site_row_and_column() -> None:
+    frame = pd.DataFrame({"v": [1.0, 2.0, 3.0], "y": [0.0, 1.0, 0.5], "site": ["n", "s", "s"]})
+    with pytest.raises(DataError, match=r"site 's', row 2, column 'y': the label is 0\.5"):
+        read_sites(frame, "y", "site")
+    frame.loc[1, "v"] = np.inf
+    with pytest.raises(DataError, match=r"site 's', row 1, column 'v': inf is no finite number"):
         read_sites(frame, site="site")
 
 

@@ -77,7 +77,7 @@ def test_integers_are_fine_in_a_table() -> None:
         (BYTES[:, :1], FLOATS, "x has images of uint8, the run was trained on images of floats"),
         ([[1.0, 2.0, np.nan]], TABLE, "not finite in row 0"),
         ([["a", "b", "c"]], TABLE, "it must have numbers"),
-        ([[1.0], [1.0, 2.0]], TABLE, "x cannot be read as an array"),
+        ([[1.0], [1.0, 2.0]], TABLE, r"x, row 1: the sample has shape \(2,\)"),
     ],
 )
 def test_what_does_not_fit_is_one_clear_line(

@@ -10,24 +10,26 @@ from coterie.data.table import Table, make_table, parse_number
 ENDINGS = (".csv", ".parquet")
 
 
-def read(path: Path, origin: str = "") -> Table:
+def read(path: Path, origin: str = "", site: str = "") -> Table:
     """Read a table; errors about its cells begin with `origin`, or with the path.
+
+    Those of a table with the column `site` begin with the site of the row.
 
     Rows are counted as a spreadsheet shows them: the header of a CSV file is row 1. Those of a
     Parquet file, which has none, count from 0.
     """
-    table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
-    return table.name(origin) if origin else table
+    reader = _read_parquet if path.suffix.lower() == ".parquet" else _read_csv
+    return reader(path, origin, site)
 
 
-def _read_csv(path: Path) -> Table:
+def _read_csv(path: Path, origin: str, site: str) -> Table:
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             header, rows, lines = _parse(path, stream)
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read ({error}); write it as UTF-8 CSV") from error
     cells = list(zip(*rows, strict=True))
-    return make_table(dict(zip(header, cells, strict=True)), lines, str(path))
+    return make_table(dict(zip(header, cells, strict=True)), lines, origin or str(path), site)
 
 
 def _parse(path: Path, stream: Iterator[str]) -> tuple[list[str], list[list[str]], list[int]]:
@@ -67,7 +69,7 @@ def _check_header(path: Path, header: list[str]) -> None:
             raise DataError(f"{path}:1 has two columns {name!r}; rename one")
 
 
-def _read_parquet(path: Path) -> Table:
+def _read_parquet(path: Path, origin: str, site: str) -> Table:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
@@ -85,4 +87,4 @@ def _read_parquet(path: Path) -> Table:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise DataError(f"{path} has two columns {twice!r}; rename one")
     columns = {name: stored.column(name).to_pylist() for name in names}
-    return make_table(columns, range(stored.num_rows), str(path))
+    return make_table(columns, range(stored.num_rows), origin or str(path), site)

@@ -88,7 +88,8 @@ def _read_table(root: str, parts: Any, inputs: list[str], options: TableOptions)
     sites: dict[str, LabelledTable] = {}
     for split, part in parts.items():
         columns = {name: list(part[name]) for name in kept}
-        whole = make_table(columns, range(len(part)), f"{root}, split {split!r}")
+        origin = f"{root}, split {split!r}"
+        whole = make_table(columns, range(len(part)), origin, options.site)
         by_site = {root: whole}
         if options.site:
             by_site = split_by_site(whole, options.site, "data.site")

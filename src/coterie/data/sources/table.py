@@ -44,7 +44,7 @@ def read(root: str, table: TableOptions) -> Raw:
 
 def _read_file(path: Path, options: TableOptions) -> Raw:
     """Read the file of all rows, and that of test rows if there is one."""
-    whole, tests = tables.read(path), _read_tests(options)
+    whole, tests = tables.read(path, site=options.site), _read_tests(options)
     if not options.site:
         rows = replace(label_rows(whole, options.label), test=tests)
         return _encode({str(path): rows}, options, grouped=False)
@@ -61,7 +61,7 @@ def _read_tests(options: TableOptions) -> LabelledTable | None:
     path = locate.expand_path(options.test)
     if not path.is_file() or path.suffix.lower() not in tables.ENDINGS:
         raise DataError(f"data.test = {options.test!r} is no file .csv or .parquet; give one")
-    return label_rows(tables.read(path), options.label)
+    return label_rows(tables.read(path, site=options.site), options.label)
 
 
 def _find(root: str) -> Path:
