@@ -105,7 +105,8 @@ def test_bad_files_of_data(config: str, tmp_path: Path, refused: Refused) -> Non
     for path in sorted(files.iterdir()):
         refused("run", config, f"data.root={path}", code=3, words=(str(path), "np.savez"))
     for missing in (str(tmp_path / "none.npz"), str(tmp_path), "~nobody-here/x.npz", "a\0b"):
-        words = (os.path.basename(missing), "is not a file", "data.root=FILE.npz")  # noqa: PTH119
+        what = "is not a file" if missing == str(tmp_path) else "does not exist"
+        words = (os.path.basename(missing), what, "data.root=FILE.npz")  # noqa: PTH119
         refused("run", config, f"data.root={missing}", code=3, words=words)
     refused("run", config, "data.root=", code=3, words=("data.root is empty",))
 

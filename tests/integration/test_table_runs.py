@@ -77,7 +77,9 @@ def test_what_the_columns_lack_is_named(tmp_path: Path) -> None:
 
 def test_sites_that_standardise_by_themselves_are_named_to_predict(tmp_path: Path) -> None:
     result = fit(tmp_path / "run", data={"standardise": "site"})
-    with pytest.raises(ConfigError, match="choose one, client= north, south"):
+    with pytest.raises(DataError, match=r"nosuch\.csv does not exist; give a file \.csv or"):
+        result.predict(tmp_path / "nosuch.csv")
+    with pytest.raises(ConfigError, match=r"choose one with client= .*--client.*: north, south"):
         result.predict(FRAME)
     north, south = (result.predict_proba(FRAME, client=name) for name in ("north", "south"))
     assert not np.allclose(north, south)
@@ -187,6 +189,26 @@ def test_clients_that_are_no_sites_cannot_standardise_by_site(tmp_path: Path) ->
             partition={"kind": "iid", "clients": 3},
             out=tmp_path / "run",
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("digits/simsiam", "partition.kind = 'dirichlet' needs labels, and data.label is empty; "),
+        ("heart/fedavg", "objective.name = 'supervised' needs labels, and data.label is empty; "),
+    ],
+)
+def test_a_table_without_labels_is_asked_for_their_column(
+    tmp_path: Path, name: str, message: str
+) -> None:
+    FRAME.to_csv(tmp_path / "all.csv", index=False)
+    data = {"name": "table", "root": str(tmp_path / "all.csv")}
+    divided = {"site": "hospital"} if name == "heart/fedavg" else {}
+    partition = {} if divided else {"partition.kind": "dirichlet"}
+    with pytest.raises(ConfigError, match=f"{message}name their column with data.label=COLUMN"):
+        coterie.run(name, data={**data, **divided}, out=tmp_path / "run", **partition)
+    with pytest.raises(ConfigError, match="have no labels; name their column with label='COLUMN'"):
+        coterie.fit(FRAME, site="hospital")
 
 
 def test_an_exported_program_takes_encoded_rows_and_knows_the_columns(tmp_path: Path) -> None:

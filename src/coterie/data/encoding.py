@@ -71,11 +71,11 @@ class TableColumn:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "TableColumn":
         """Read what `to_plain` wrote."""
-        statistics = {
-            key: _wrap(plain[key]) for key in ("mean", "deviation", "filling") if key in plain
-        }
-        lists = {key: tuple(plain.get(key, ())) for key in ("values", "gaps")}
-        return cls(plain["name"], plain["kind"], **lists, **statistics)
+        statistics = (
+            _wrap(plain[key]) if key in plain else None for key in ("mean", "deviation", "filling")
+        )
+        values, gaps = tuple(plain.get("values", ())), tuple(plain.get("gaps", ()))
+        return cls(plain["name"], plain["kind"], values, *statistics, gaps=gaps)
 
 
 def _wrap(plain: Any) -> BySite:
@@ -141,8 +141,9 @@ def clear_gaps(table: Table, gaps: Mapping[str, Numbers]) -> Table:
             continue
         cells = cleared[name]
         if cells.dtype.kind == "O":
-            found = [cell is not None and parse_number(cell) in numbers for cell in cells.tolist()]
-            cleared[name] = np.where(found, None, cells)
+            texts = [cell is not None and parse_number(cell) in numbers for cell in cells.tolist()]
+            cleared[name] = cells.copy()
+            cleared[name][np.array(texts, bool)] = None
         else:
             cleared[name] = np.where(np.isin(cells, numbers), np.nan, cells)
     return replace(table, columns=cleared)
@@ -289,8 +290,8 @@ def encode(columns: Sequence[TableColumn], table: Table, site: str | None = None
     sites = list_sites(columns)
     if sites and site not in sites:
         raise ConfigError(
-            f"client = {site!r}: the table was standardised for each site by itself; choose one, "
-            f"client= {list_first(sites)}"
+            f"client = {site!r}: the table was standardised for each site by itself; choose one "
+            f"with client= (--client on the command line): {list_first(sites)}"
         )
     key = site if sites and site is not None else ALL
     table = clear_gaps(table, {column.name: column.gaps for column in columns})

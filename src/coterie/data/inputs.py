@@ -90,6 +90,8 @@ def is_table(path: str | PathLike[str]) -> bool:
 def read_table(path: str | PathLike[str], origin: str = "") -> Table:
     """Read a file with named columns; errors about its cells begin with `origin`, or the path."""
     expanded = locate.expand_path(str(path))
+    if not expanded.exists():
+        raise DataError(f"{expanded} does not exist; give a file .csv or .parquet")
     if not expanded.is_file() or not is_table(expanded):
         raise DataError(f"{expanded} is no table; give a file .csv or .parquet")
     return tables.read(expanded, origin)

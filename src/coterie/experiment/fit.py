@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from coterie.core.errors import ConfigError
 from coterie.core.settings import DataSettings
-from coterie.data.datasets import KINDS, AnyKind, Kind
+from coterie.data.datasets import KINDS, AnyKind, Kind, Raw
 from coterie.data.table_sites import LabelledTable
 from coterie.engine.record import Recorder
 from coterie.experiment.config import Config, load
@@ -57,13 +57,15 @@ def fit(
     _check_tables(asked, tables)
     options, form = read_options(asked.data), (asked.data.kind, asked.data.resize)
     given = read_sites(sites, options.label, options.site, *form)
+    first = next(iter(given.values()))
+    is_frame = isinstance(first, LabelledTable)
     if objective is None and not has_labels(given):
+        column = "name their column with label='COLUMN', or " if is_frame and not label else ""
         raise ConfigError(
-            "the sites have no labels; choose what to learn without them: objective = "
+            f"the sites have no labels; {column}choose what to learn without them: objective = "
             f"{', '.join(map(repr, list_unlabelled()))}"
         )
-    first = next(iter(given.values()))
-    data_kind = "table" if isinstance(first, LabelledTable) else KINDS[first.x_train.ndim - 1]
+    data_kind = KINDS[first.x_train.ndim - 1] if isinstance(first, Raw) else "table"
     base = {"data": {"name": GIVEN}, "net": {"backbone": _BACKBONES[data_kind]}}
     config = load(base, overrides)
     divided = divide_sites(given, test, config.run.seed, form[0], options, resize=form[1])

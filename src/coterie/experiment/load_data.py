@@ -15,7 +15,7 @@ from coterie.data.subset import select, set_aside
 from coterie.data.table import TableOptions
 from coterie.experiment.config import Config
 from coterie.experiment.given import GIVEN, Divided, divide_sites, read_sites
-from coterie.experiment.settle import follow_groups, use_groups
+from coterie.experiment.settle import follow_groups, list_unlabelled, use_groups
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ def load_data(config: Config, given: Divided | None, unseen: tuple[str, ...] = (
     config = config.update("data", missing=datasets.settle_missing(settings.name, options))
     config = follow_groups(config, dataset)
     _check_statistics(config, dataset)
+    _require_label(config, dataset)
     left, holdout = set_aside(dataset.y_train, seed, settings.holdout)
     labels, classes = dataset.y_train[left], dataset.classes
     chosen = left[select(labels, classes, seed, settings.limit, settings.imbalance)]
@@ -98,6 +99,26 @@ def _check_statistics(config: Config, dataset: Dataset) -> None:
             f"data.standardise = 'site' makes each site a client, and partition.kind = {kind!r}; "
             "use partition.kind = 'by-group', or data.standardise = 'federated'"
         )
+
+
+def _require_label(config: Config, dataset: Dataset) -> None:
+    """Ask for the column of labels, where something needs labels and a table has none."""
+    if not dataset.columns or config.data.label or (dataset.y_train >= 0).any():
+        return
+    tables, rule = config.tables, config.partition
+    if rule.labels or rule.label_swap:
+        what = f"partition.kind = {tables['partition']['kind']!r}"
+        other = "use partition.kind=iid or quantity, or data.site=COLUMN for data of sites"
+    elif config.objective.labels or config.method.labels:
+        part = "objective" if config.objective.labels else "method"
+        what = f"{part}.name = {tables[part]['name']!r}"
+        other = f"learn without them: objective.name = {', '.join(list_unlabelled())}"
+    else:
+        return
+    raise ConfigError(
+        f"{what} needs labels, and data.label is empty; name their column with data.label=COLUMN, "
+        f"or {other}"
+    )
 
 
 def _read_source(config: Config, unseen: tuple[str, ...]) -> Divided:

@@ -11,7 +11,7 @@ from coterie.core import exact, seeds
 from coterie.core.errors import ConfigError
 from coterie.core.registry import Component
 from coterie.core.task import METHOD, Executor
-from coterie.data.augment import make_augment
+from coterie.data.augment import choose_views, make_augment
 from coterie.data.batches import DataShard
 from coterie.data.checks import NOBODY
 from coterie.data.datasets import Dataset
@@ -196,7 +196,10 @@ def _check_augment(config: Config, dataset: Dataset) -> None:
         name, views = config.data.augment, config.method.views or config.objective.views
         remedy = "use data.augment = 'none'"
         if len(views) > 1:
-            remedy = "choose another data.augment, or one of your own, that takes such samples"
+            chosen = make_augment(choose_views(dataset.kind, tuple(dataset.shape), views))
+            unfit = chosen.find_problem(dataset.x_train)
+            other = "another data.augment" if unfit else "data.augment=auto"
+            remedy = f"use {other}, or one of your own that takes such samples"
         raise ConfigError(f"data.augment = {name!r} {problem}; {remedy}")
 
 

@@ -7,7 +7,15 @@ import pandas as pd
 import pytest
 
 from coterie.core.errors import ConfigError, CoterieError, DataError
-from coterie.data.encoding import TableColumn, encode, find_kinds, fit_columns, stack_numbers
+from coterie.data.encoding import (
+    TableColumn,
+    clear_gaps,
+    encode,
+    find_kinds,
+    fit_columns,
+    is_missing,
+    stack_numbers,
+)
 from coterie.data.table import Table, make_table, read_frame, split_by_site, write_value
 
 
@@ -141,7 +149,11 @@ def test_a_category_of_thousands_of_values_is_refused() -> None:
     ("given", "site", "message"),
     [
         (table("x", age=["3"]), "north", "x has no column 'sex'; it has: age"),
-        (NORTH, None, "client = None: .* each site by itself; choose one, client= north, south"),
+        (
+            NORTH,
+            None,
+            "client = None: .* by itself; choose one with client= .*--client.*: north, south",
+        ),
         (NORTH, "east", "client = 'east'"),
         (table("x", age=["old"], sex=["f"]), "north", "x, row 2, column 'age': 'old' is not a n"),
     ],
@@ -193,3 +205,13 @@ def test_arrays_of_numbers_take_frames_of_numbers_only() -> None:
     assert stack_numbers(table(a=["1"], b=["2"])).tolist() == [[1, 2]]
     with pytest.raises(DataError, match="row 2, column 'a': 'x' is not a number"):
         stack_numbers(table(a=["x"]))
+
+
+def test_numbers_that_stand_for_a_missing_cell_are_emptied_in_their_columns() -> None:
+    cells = {"age": [1.0, -9.0, 2.0], "pain": ["mild", "-9", None], "other": [-9.0, 1.0, 2.0]}
+    cleared = clear_gaps(make_table(cells, range(3), "a"), {"age": (-9.0,), "pain": (-9.0,)})
+    assert [is_missing(cleared.columns[name]).tolist() for name in cells] == [
+        [False, True, False],
+        [False, True, True],
+        [False, False, False],
+    ]

@@ -194,7 +194,7 @@ def test_strange_folders_are_explained(tmp_path: Path) -> None:
     for name in ("folder", "sites", "csv"):
         with pytest.raises(DataError, match=rf"data\.root is empty, .*{name}"):
             load(name, "", tmp_path)
-        with pytest.raises(DataError, match="nowhere is not a folder"):
+        with pytest.raises(DataError, match="nowhere does not exist"):
             load(name, str(tmp_path / "nowhere"), tmp_path)
     root = tmp_path / "own"
     root.mkdir()

@@ -177,7 +177,7 @@ def test_a_cell_that_is_not_finite_is_named_with_its_site(tmp_path: Path) -> Non
     ("root", "message"),
     [
         ("", "data.root is empty"),
-        ("nothing.csv", "is not a folder"),
+        ("nothing.csv", "nothing.csv does not exist; give one with data.root=FILE.csv"),
         ("a.txt", "is of no known kind"),
         (".", "contains no file .csv or .parquet"),
     ],

@@ -13,7 +13,7 @@ from coterie.core.task import METHOD
 from coterie.data.datasets import Groups
 from coterie.executors.serial import Serial
 from coterie.experiment import prepare as module
-from coterie.experiment.config import resolve
+from coterie.experiment.config import load, resolve
 from coterie.experiment.given import divide_sites
 from coterie.experiment.prepare import (
     Experiment,
@@ -101,7 +101,7 @@ def test_with_test_samples_all_others_are_trained_on() -> None:
         ({}, "no site"),
         (
             {"a": (np.zeros((3, 2)), np.zeros(4, int))},
-            "the labels has 4 entries for 3",
+            "the labels have 4 entries for 3",
         ),
         ({"a/b": samples(4)}, "'a/b'"),
         ({"": samples(4)}, "''"),
@@ -261,3 +261,10 @@ def test_a_player_for_trials_plays_in_this_process(tmp_path: Path) -> None:
     assert isinstance(player.executor, Serial)
     assert player.optimizer == experiment.config.server
     assert player.parts.nets(METHOD) is experiment.parts.nets(METHOD)
+
+
+def test_views_that_do_not_fit_the_data_name_those_that_do(tmp_path: Path) -> None:
+    config = load("digits/simsiam", {"data.name": "heart"})
+    assert config.data.augment == "resized-crop"
+    with pytest.raises(ConfigError, match=r"'resized-crop' takes images.*; use data\.augment=auto"):
+        prepare(config, tmp_path)

@@ -26,6 +26,8 @@ def require_own(name: str, root: str, kind: str = "folder", example: str = "FOLD
     if not root:
         raise DataError(f"data.root is empty, but the data set {name!r} is a {kind}; {remedy}")
     path = expand_path(root)
+    if not path.exists():
+        raise DataError(f"{path} does not exist; {remedy}")
     if not (path.is_dir() if kind == "folder" else path.is_file()):
         raise DataError(f"{path} is not a {kind}; {remedy}")
     return path

@@ -21,6 +21,7 @@ from coterie.nets.build import Backbone, check_images, check_no_first_norm, chec
 
 _PADDED_BELOW = 20
 _SMALLEST = 4
+_SIGNAL_AXES = 2
 
 
 class HalvingPool(nn.MaxPool2d):
@@ -91,5 +92,7 @@ def build(shape: tuple[int, ...], settings: NetSettings) -> Backbone:
     """The network for images of `shape`."""
     check_no_first_norm(settings)
     check_no_norm(settings)
-    check_images(shape, _SMALLEST, "net.backbone = 'simple-cnn'", "; try net.backbone = 'mlp'")
+    other = "conv1d" if len(shape) == _SIGNAL_AXES else "mlp"
+    remedy = f"; try net.backbone = {other!r}"
+    check_images(shape, _SMALLEST, "net.backbone = 'simple-cnn'", remedy)
     return SimpleCNN(*shape)

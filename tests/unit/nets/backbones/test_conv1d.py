@@ -75,3 +75,9 @@ def test_it_learns_to_tell_signals_apart_by_two_views() -> None:
         descent.step()
         losses.append(loss.item())
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+
+
+def test_the_network_for_images_sends_signals_here() -> None:
+    for shape, other in (((3, 64), "conv1d"), ((9,), "mlp")):
+        with pytest.raises(ConfigError, match=rf"'simple-cnn' .*; try net\.backbone = '{other}'"):
+            make_backbone(NetSettings("simple-cnn"), shape)
