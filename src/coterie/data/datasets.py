@@ -239,8 +239,14 @@ def _list_files(source: ModuleType, root: str) -> tuple[Path, ...]:
 
 
 def settle_missing(name: str, table: TableOptions) -> Missing:
-    """Say how a data set treats missing values: as stated, unless it has a way of its own."""
-    return _fix_missing(name, _import_source(name), table).missing
+    """Say how a data set treats missing values; refuse another way than one of its own."""
+    fixed: Missing = getattr(_import_source(name), "MISSING", table.missing)
+    if table.missing not in (fixed, _NO_TABLE.missing):
+        raise ConfigError(
+            f"data.missing = {table.missing!r}, and the data set {name!r} is defined with "
+            f"data.missing = {fixed!r}; leave it out"
+        )
+    return fixed
 
 
 def _import_source(name: str) -> ModuleType:
@@ -268,7 +274,7 @@ def _state_table(name: str, source: ModuleType, table: TableOptions) -> dict[str
                 f"data.test = {table.test!r} is for data.name = 'table', and the data set {name!r} "
                 "has test rows of its own; leave it out"
             )
-        return {"table": _fix_missing(name, source, table)}
+        return {"table": replace(table, missing=settle_missing(name, table))}
     for key, value in asdict(table).items():
         if value != getattr(_NO_TABLE, key):
             raise ConfigError(
@@ -276,17 +282,6 @@ def _state_table(name: str, source: ModuleType, table: TableOptions) -> dict[str
                 "leave it out"
             )
     return {}
-
-
-def _fix_missing(name: str, source: ModuleType, table: TableOptions) -> TableOptions:
-    """Take a source's own treatment of missing values; refuse another that was stated."""
-    fixed = getattr(source, "MISSING", table.missing)
-    if table.missing not in (fixed, _NO_TABLE.missing):
-        raise ConfigError(
-            f"data.missing = {table.missing!r}, and the data set {name!r} is defined with "
-            f"data.missing = {fixed!r}; leave it out"
-        )
-    return replace(table, missing=fixed)
 
 
 def _parameters(source: ModuleType) -> Collection[str]:

@@ -71,11 +71,11 @@ class TableColumn:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "TableColumn":
         """Read what `to_plain` wrote."""
-        statistics = (
-            _wrap(plain[key]) if key in plain else None for key in ("mean", "deviation", "filling")
-        )
-        values, gaps = tuple(plain.get("values", ())), tuple(plain.get("gaps", ()))
-        return cls(plain["name"], plain["kind"], values, *statistics, gaps=gaps)
+        kept: dict[str, Any] = {
+            key: _wrap(plain[key]) for key in ("mean", "deviation", "filling") if key in plain
+        }
+        kept |= {key: tuple(plain.get(key, ())) for key in ("values", "gaps")}
+        return cls(plain["name"], plain["kind"], **kept)
 
 
 def _wrap(plain: Any) -> BySite:
