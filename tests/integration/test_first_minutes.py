@@ -20,6 +20,8 @@ WRONG = {
     "a partition": (["partition", "partition.betta=1"], "did you mean 'beta'?"),
     "an evaluator": (["run", 'evaluate.with=[{name="knn",kk=5}]'], "did you mean 'k'?"),
     "a name": (["run", "method=mooon"], "did you mean 'moon'?"),
+    "a data set": (["run", "data.name=tabel"], "data.name = 'tabel' is not known; did you mean"),
+    "a backbone": (["run", "net=mpl"], "net.backbone = 'mpl' is not known; did you mean 'mlp'?"),
     "compare": (["compare", "scaffold", "method.momentun=0.9"], "did you mean 'momentum'?"),
     "sweep": (["sweep", "digits/fedprox", "method.mmu=1,2"], "did you mean 'mu'?"),
     "reproduce": (["reproduce", "moon-table1", "data.rot=x"], "data.root=DIR alone"),

@@ -17,7 +17,8 @@ from coterie.core.task import METHOD, Reply, Round
 from coterie.data.batches import DataShard
 from coterie.engine.client_states import StateStore
 from coterie.experiment.config import load
-from coterie.experiment.given import GIVEN, divide_sites
+from coterie.experiment.given import divide_sites
+from coterie.experiment.own import GIVEN
 from coterie.experiment.prepare import prepare
 from coterie.experiment.result import Result
 from coterie.experiment.run import execute

@@ -13,13 +13,11 @@ from typing import Any
 
 from coterie.core import registry, settings
 from coterie.core.errors import ConfigError
-from coterie.data import datasets
 from coterie.data.augment import make_augment
 from coterie.data.partition import load_class
 from coterie.data.skew import Skewed
 from coterie.experiment import own
 from coterie.experiment.evaluators import make_evaluators
-from coterie.experiment.given import GIVEN
 from coterie.experiment.part_keys import DEFAULT_CHOICE
 from coterie.experiment.schema import to_lists, validate, write_fields
 from coterie.experiment.tables import (
@@ -286,10 +284,6 @@ def _check_together(config: Config) -> None:
             )
     if config.data.augment != "auto":
         make_augment(config.objects.get("augment", config.data.augment))
-    if ":" not in config.net.backbone:
-        registry.check_known("net.backbone", config.net.backbone, registry.names("nets/backbones"))
-    if config.data.name != GIVEN and ":" not in config.data.name:
-        registry.check_known("data.name", config.data.name, datasets.names())
     net = config.objects.get("net")
     if config.method.draws_fresh and hasattr(net, "parameters") and not isinstance(net, type):
         raise ConfigError(

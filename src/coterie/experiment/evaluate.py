@@ -25,8 +25,8 @@ from coterie.engine.play import Player
 from coterie.engine.record import MetricsFile, Recorder, Recorders
 from coterie.engine.spec import Parts
 from coterie.experiment.config import Config, resolve
-from coterie.experiment.given import GIVEN
 from coterie.experiment.model_file import SavedWeights, read_model_file
+from coterie.experiment.own import GIVEN
 from coterie.experiment.prepare import Experiment, make_executor, make_plan, prepare
 from coterie.experiment.restore import read_weights
 from coterie.experiment.tables import Tables, by_table, read

@@ -11,8 +11,9 @@ from coterie.data.datasets import KINDS, AnyKind, Kind, Raw
 from coterie.data.table_sites import LabelledTable
 from coterie.engine.record import Recorder
 from coterie.experiment.config import Config, load
-from coterie.experiment.given import GIVEN, divide_sites, has_labels, read_sites
+from coterie.experiment.given import divide_sites, has_labels, read_sites
 from coterie.experiment.load_data import load_data, read_options
+from coterie.experiment.own import GIVEN
 from coterie.experiment.result import Result
 from coterie.experiment.run import describe_start, execute
 from coterie.experiment.settle import list_unlabelled, settle

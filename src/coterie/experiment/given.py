@@ -22,8 +22,8 @@ from coterie.data.sources.sites import join_sites, read_site
 from coterie.data.subset import hold_out_fifth
 from coterie.data.table import Table, TableOptions
 from coterie.data.table_sites import LabelledTable, deal_tests, encode_sites, pair_rows
+from coterie.experiment.own import GIVEN
 
-GIVEN = "given"  # the data set of such a run
 Divided = tuple[Dataset, Partition]
 Site = Raw | LabelledTable
 _NO_OPTIONS = TableOptions()

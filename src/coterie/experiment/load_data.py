@@ -14,7 +14,8 @@ from coterie.data.partition import Partition
 from coterie.data.subset import select, set_aside
 from coterie.data.table import TableOptions
 from coterie.experiment.config import Config
-from coterie.experiment.given import GIVEN, Divided, divide_sites, read_sites
+from coterie.experiment.given import Divided, divide_sites, read_sites
+from coterie.experiment.own import GIVEN
 from coterie.experiment.settle import follow_groups, list_unlabelled, use_groups
 
 

@@ -24,6 +24,7 @@ MAIN = {
 }
 """The key of a table that a name alone stands for: `method="moon"` is `method.name`."""
 
+GIVEN = "given"  # `data.name` where the samples themselves were passed
 _NAMES_ONLY = ("executor", "evaluate")  # no class or object stands for these
 SLOTS = {f"{table}.{key}": table for table, key in MAIN.items() if table not in _NAMES_ONLY}
 SLOTS |= {"data.augment": "augment", "method.sensor": "sensor"}

@@ -1,7 +1,8 @@
 """Checks the names and keys of chosen parts from their source, without importing torch.
 
 A method, objective or evaluator is a dataclass in a file of its own; its fields are read from the
-text of the file. Values are checked later, when the class is imported. Parts of the user's own,
+text of the file. A data set or backbone is a file, too, and has its name checked alone. Values are
+checked later, when the class is imported. Parts of the user's own,
 `"package.module:Class"`, are not looked at.
 """
 
@@ -19,6 +20,7 @@ from coterie.experiment.evaluators import SPELLING, Entry, names
 from coterie.experiment.schema import check_keys
 
 DEFAULT_CHOICE = {"partition": "dirichlet", "objective": "supervised", "method": "fedavg"}
+NAMED = {"data": "data/sources", "net": "nets/backbones"}  # parts without keys of their own
 _PACKAGE = Path(__file__).parent.parent
 
 
@@ -41,6 +43,12 @@ def check_part(table: str, base: Mapping[str, Any], over: Mapping[str, Any]) -> 
         registry.check_known(f"{table}.{key}", choice, registry.names(f"{table}s"))
         known = read_fields(f"{table}s", choice)
     check_keys(table, choice, known, given, (key,))
+
+
+def check_name(table: str, name: str) -> None:
+    """Check the name of a data set or backbone, which is that of a file, or the user's own."""
+    if ":" not in name and not (table == "data" and name == own.GIVEN):
+        registry.check_known(f"{table}.{own.MAIN[table]}", name, registry.names(NAMED[table]))
 
 
 def check_entry(entry: Entry) -> None:

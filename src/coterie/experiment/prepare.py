@@ -28,8 +28,9 @@ from coterie.engine.tensorboard import check_installed
 from coterie.executors.processes import Processes
 from coterie.executors.serial import Serial
 from coterie.experiment.config import Config
-from coterie.experiment.given import GIVEN, Divided
+from coterie.experiment.given import Divided
 from coterie.experiment.load_data import load_data
+from coterie.experiment.own import GIVEN
 from coterie.experiment.settle import settle
 from coterie.native.library import loaded
 from coterie.nets.heads import Network

@@ -14,10 +14,10 @@ from coterie.data import labels
 from coterie.data.samples import read_labels
 from coterie.engine.best import find_best
 from coterie.engine.record import Confusion, RoundEvent, recall_by_class
-from coterie.experiment.given import GIVEN
 from coterie.experiment.history import METRICS, History, read_history
 from coterie.experiment.model_file import MODEL_FILE, ModelFile, WeightsFile, read_model_file
 from coterie.experiment.network_input import to_input
+from coterie.experiment.own import GIVEN
 from coterie.experiment.restore import restore, uses_batch_statistics
 from coterie.experiment.tables import read
 from coterie.nets.heads import Network, Outputs

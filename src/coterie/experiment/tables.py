@@ -15,7 +15,13 @@ from coterie.core.errors import ConfigError
 from coterie.core.formatting import list_first
 from coterie.experiment import own
 from coterie.experiment.evaluators import read_entries
-from coterie.experiment.part_keys import DEFAULT_CHOICE, check_entry, check_part
+from coterie.experiment.part_keys import (
+    DEFAULT_CHOICE,
+    NAMED,
+    check_entry,
+    check_name,
+    check_part,
+)
 from coterie.experiment.schema import validate, write_fields
 
 Tables = dict[str, dict[str, Any]]
@@ -175,7 +181,9 @@ def request(source: Source, changes: Mapping[str, Any], saved: Path | None = Non
         name = str(path.relative_to(CONFIGS).with_suffix("")) if inside else path.stem
         asked = Request(read(path), arranged, name)
     for table in PLAIN:
-        make_plain(table, asked.merge(table))
+        plain = make_plain(table, asked.merge(table))
+        if table in NAMED:
+            check_name(table, getattr(plain, own.MAIN[table]))
     for table in DEFAULT_CHOICE:
         if table not in arranged.objects:
             check_part(table, asked.base(table), asked.changes.tables.get(table, {}))

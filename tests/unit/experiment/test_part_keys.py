@@ -7,7 +7,8 @@ import pytest
 from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.experiment.evaluators import Entry
-from coterie.experiment.part_keys import check_entry, check_part, read_fields
+from coterie.experiment.own import GIVEN
+from coterie.experiment.part_keys import check_entry, check_name, check_part, read_fields
 
 FOLDERS = ("methods", "objectives", "evaluate")
 
@@ -33,3 +34,10 @@ def test_an_alias_takes_the_keys_of_its_evaluator() -> None:
     check_entry(Entry("evaluate.with", "own:Class", {"anything": 1}))
     with pytest.raises(ConfigError, match=r"evaluate\.with: probe_1 has no key 'k'"):
         check_entry(Entry("evaluate.with", "probe_1", {"k": 5}))
+
+
+def test_a_data_set_or_backbone_is_a_file_or_the_users_own() -> None:
+    for table, name in (("data", "table"), ("data", "own:Data"), ("data", GIVEN), ("net", "mlp")):
+        check_name(table, name)
+    with pytest.raises(ConfigError, match=r"net\.backbone = 'given' is not known"):
+        check_name("net", GIVEN)
