@@ -73,8 +73,19 @@ def test_no_line_of_the_list_of_commands_is_cut(capsys: pytest.CaptureFixture[st
     assert all(name in commands for name in NAMES) and "..." not in commands
 
 
-def test_a_shell_completes_the_names_of_configurations(tmp_path: Path) -> None:
-    words = {"COMP_WORDS": "coterie run digits/moo", "COMP_CWORD": "2"}
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("run digits/moo", ["digits/moon"]),
+        ("sweep digits/moo", ["digits/moon"]),
+        ("compare fedavg", ["fedavg", "fedavgm"]),
+        ("reproduce moon-table1", ["moon-table1"]),
+        ("list da", ["datasets"]),
+        ("download cifar", ["cifar10", "cifar100"]),
+    ],
+)
+def test_a_shell_completes_names(line: str, names: list[str], tmp_path: Path) -> None:
+    words = {"COMP_WORDS": f"coterie {line}", "COMP_CWORD": "2"}
     environment = {**os.environ, **words, "_COTERIE_COMPLETE": "complete_bash"}
     code = "import sys; sys.argv = ['coterie']; from coterie.cli.main import main; main()"
     done = subprocess.run(
@@ -85,7 +96,7 @@ def test_a_shell_completes_the_names_of_configurations(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.stdout.split() == ["digits/moon"], done.stderr
+    assert done.stdout.split() == names, done.stderr
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.options import Debug
+from coterie.cli.options import Debug, complete_config
+from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.core.files import replace_durably
 from coterie.core.formatting import MEGABYTE, align_columns
@@ -24,14 +25,32 @@ _SHORT = 10
 _DIGITS = 12  # of a rate: 0.05 * 3 is 0.15, not 0.15000000000000002
 _FINAL = ("client_accuracy_mean", "client_accuracy_worst_decile")  # metrics of the last round
 _SECONDS = "seconds a round"
-_METHODS = typer.Argument(metavar="METHOD... [KEY=VALUE]...", help="Methods to compare.")
-_GRID = typer.Argument(metavar="CONFIG KEY=V1,V2...", help="A setting and its grid.")
+_SETTING = "digits/fedavg"
+
+
+def complete_method(context: typer.Context, incomplete: str) -> list[str]:
+    """List the methods, and the shipped configurations of the setting's data set, that begin so."""
+    from coterie.experiment.tables import shipped
+
+    folder = str(context.params.get("config") or _SETTING).partition("/")[0]
+    beside = (name.removeprefix(f"{folder}/") for name in shipped() if name.startswith(folder))
+    names = {*registry.names("methods"), *(name for name in beside if "/" not in name)}
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+_METHODS = typer.Argument(
+    metavar="METHOD... [KEY=VALUE]...", help="Methods to compare.", autocompletion=complete_method
+)
+_SHARED = typer.Option(help="The setting they share.", autocompletion=complete_config)
+_GRID = typer.Argument(
+    metavar="CONFIG KEY=V1,V2...", help="A setting and its grid.", autocompletion=complete_config
+)
 _OUT = typer.Option(help="Where the runs are kept; what is finished there is not run again.")
 
 
 def compare(
     arguments: Annotated[list[str], _METHODS],
-    config: Annotated[str, typer.Option(help="The setting they share.")] = "digits/fedavg",
+    config: Annotated[str, _SHARED] = _SETTING,
     seeds: Annotated[int, typer.Option(min=1, help="Runs per method, from run.seed on.")] = 1,
     out: Annotated[Path, _OUT] = Path("runs/compare"),
     debug: Debug = False,

@@ -7,7 +7,17 @@ import typer
 
 from coterie.cli.options import Debug
 
-_DATASET = typer.Argument(help="One of: cifar10, cifar100, mnist, fashion-mnist.")
+
+def complete_dataset(incomplete: str) -> list[str]:
+    """List the data sets to download that begin so, for the completion of a shell."""
+    from coterie.data.download import REMOTES
+
+    return [name for name in REMOTES if name.startswith(incomplete)]
+
+
+_DATASET = typer.Argument(
+    help="One of: cifar10, cifar100, mnist, fashion-mnist.", autocompletion=complete_dataset
+)
 _ROOT = typer.Option(help="The target folder. Default: $COTERIE_DATA, else ./data.")
 
 

@@ -25,7 +25,16 @@ _FOLDERS = {
     "evaluators": "evaluate",
 }
 _KINDS = (*_FOLDERS, "configs", "recipes")
-_KIND = typer.Argument(help=f"One of: {', '.join(_KINDS)}. Default: all.")
+
+
+def complete_kind(incomplete: str) -> list[str]:
+    """List the kinds that begin so, for the completion of a shell."""
+    return [kind for kind in _KINDS if kind.startswith(incomplete)]
+
+
+_KIND = typer.Argument(
+    help=f"One of: {', '.join(_KINDS)}. Default: all.", autocompletion=complete_kind
+)
 
 
 def entries(kind: str) -> dict[str, str]:

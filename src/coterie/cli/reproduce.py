@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from coterie.cli.listing import entries
 from coterie.cli.options import Debug
 from coterie.cli.terminal import echo_table
 from coterie.core.errors import ConfigError
@@ -18,7 +19,16 @@ if TYPE_CHECKING:
     from coterie.reproduce.runs import Trial
 
 _NUMBERS = {1: "one", 2: "two", 3: "three"}
-_RECIPE = typer.Argument(help="A name of `coterie list recipes`, or a .toml file.")
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """List the shipped recipes that begin so, for the completion of a shell."""
+    return [name for name in entries("recipes") if name.startswith(incomplete)]
+
+
+_RECIPE = typer.Argument(
+    help="A name of `coterie list recipes`, or a .toml file.", autocompletion=complete_recipe
+)
 _ROOT = typer.Argument(metavar="[data.root=DIR]", help="The folder of the data.")
 _SCALE = typer.Option(
     help="How much of it is run: paper, laptop, or smoke (digits, two rounds: checks the wiring)."
@@ -50,8 +60,6 @@ def reproduce(
     Without a recipe, list them.
     """
     if recipe is None:
-        from coterie.cli.listing import entries
-
         lines = entries("recipes").items()
         about = [(n, line.removeprefix(f"coterie reproduce {n}").strip()) for n, line in lines]
         echo_table(about)
