@@ -41,17 +41,22 @@ def complete_method(context: typer.Context, incomplete: str) -> list[str]:
 _METHODS = typer.Argument(
     metavar="METHOD... [KEY=VALUE]...", help="Methods to compare.", autocompletion=complete_method
 )
-_SHARED = typer.Option(help="The setting they share.", autocompletion=complete_config)
+_SHARED = typer.Option(
+    metavar="CONFIG", help="The setting they share.", autocompletion=complete_config
+)
+_SEEDS = typer.Option(min=1, metavar="N", help="Runs per method, from run.seed on.")
 _GRID = typer.Argument(
     metavar="CONFIG KEY=V1,V2...", help="A setting and its grid.", autocompletion=complete_config
 )
-_OUT = typer.Option(help="Where the runs are kept; what is finished there is not run again.")
+_OUT = typer.Option(
+    metavar="DIR", help="Where the runs are kept; what is finished there is not run again."
+)
 
 
 def compare(
     arguments: Annotated[list[str], _METHODS],
     config: Annotated[str, _SHARED] = _SETTING,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs per method, from run.seed on.")] = 1,
+    seeds: Annotated[int, _SEEDS] = 1,
     out: Annotated[Path, _OUT] = Path("runs/compare"),
     debug: Debug = False,
 ) -> None:

@@ -16,9 +16,11 @@ def complete_dataset(incomplete: str) -> list[str]:
 
 
 _DATASET = typer.Argument(
-    help="One of: cifar10, cifar100, mnist, fashion-mnist.", autocompletion=complete_dataset
+    metavar="DATASET",
+    help="One of: cifar10, cifar100, mnist, fashion-mnist.",
+    autocompletion=complete_dataset,
 )
-_ROOT = typer.Option(help="The target folder. Default: $COTERIE_DATA, else ./data.")
+_ROOT = typer.Option(metavar="DIR", help="The target folder. Default: $COTERIE_DATA, else ./data.")
 
 
 def download(

@@ -18,7 +18,7 @@ _CHANGES = typer.Argument(
     metavar="[KEY=VALUE]...",
     help="Keys of evaluate and executor; data.root=PATH, data.test=PATH if the data have moved.",
 )
-_OUT = typer.Option(help="Also write the metrics to this file, as JSON.")
+_OUT = typer.Option(metavar="FILE", help="Also write the metrics to this file, as JSON.")
 
 
 def evaluate(

@@ -9,9 +9,13 @@ import typer
 from coterie.cli.options import Client, Debug, Run, Which, check_which
 from coterie.core.formatting import format_bytes
 
-_WHAT = typer.Option(help="model, encoder (the backbone) or personal (needs --client).")
-_FORMAT = typer.Option(help="safetensors, pt2 or onnx. Default: that of --out, else safetensors.")
-_OUT = typer.Option(help="The file. Default: RUN/export/WHAT[-CLIENT].FORMAT.")
+_WHAT = typer.Option(
+    metavar="WHAT", help="model, encoder (the backbone) or personal (needs --client)."
+)
+_FORMAT = typer.Option(
+    metavar="FORMAT", help="safetensors, pt2 or onnx. Default: that of --out, else safetensors."
+)
+_OUT = typer.Option(metavar="FILE", help="The file. Default: RUN/export/WHAT[-CLIENT].FORMAT.")
 
 
 def export(

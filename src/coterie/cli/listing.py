@@ -33,7 +33,9 @@ def complete_kind(incomplete: str) -> list[str]:
 
 
 _KIND = typer.Argument(
-    help=f"One of: {', '.join(_KINDS)}. Default: all.", autocompletion=complete_kind
+    metavar="KIND",
+    help=f"One of: {', '.join(_KINDS)}. Default: all.",
+    autocompletion=complete_kind,
 )
 
 

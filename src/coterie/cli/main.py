@@ -28,7 +28,7 @@ from coterie.cli import (
     reproduce,
     run,
 )
-from coterie.cli.options import Debug
+from coterie.cli.options import Debug, PlainCommand
 from coterie.cli.terminal import echo
 from coterie.core.errors import CoterieError
 
@@ -56,7 +56,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], str]] = {  # with the line in th
     "doctor": (doctor.doctor, "Describe this machine, and check that all works."),
 }
 for _name, (_command, _line) in _COMMANDS.items():
-    app.command(_name, short_help=_line)(_command)
+    app.command(_name, cls=PlainCommand, short_help=_line)(_command)
 
 _BROKEN_PIPE, _INTERRUPTED = 141, 130
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

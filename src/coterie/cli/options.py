@@ -1,12 +1,15 @@
 """Arguments and options that several commands have."""
 
+import re
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
+from typer.core import TyperCommand
 
 from coterie.core.errors import ConfigError
 
+_TYPE = re.compile(r" <[^<>]*>$")
 _HELP = "A configuration (a path or a name of `coterie list configs`), then table.key=value."
 
 
@@ -24,11 +27,28 @@ Changes = Annotated[list[str] | None, _CONFIG]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 _CLIENT = "The name of a client, whose own model is used. Default: the global model."
-_DATA = "A folder of images, or a file .npz, .npy or .csv."
+_DATA = "A folder of images, or a file .npz, .npy, .csv or .parquet."
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")]
 Data = Annotated[Path, typer.Argument(metavar="DATA", help=_DATA)]
 Client = Annotated[str | None, typer.Option(metavar="ID", help=_CLIENT)]
-Which = Annotated[str, typer.Option(help="The model of the last or of the best round.")]
+_WHICH = "The model of the last or of the best round."
+Which = Annotated[str, typer.Option(metavar="last|best", help=_WHICH)]
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help does not add the Python type to the name of an argument."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the options."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                sections[kind].append((_TYPE.sub("", record[0]), record[1]))
+        for title, lines in sections.items():
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
 
 
 def check_which(which: str) -> Literal["last", "best"]:

@@ -16,7 +16,7 @@ from coterie.core.formatting import align_columns, counted, shorten
 if TYPE_CHECKING:
     from coterie.experiment.prepare import Experiment
 
-_OUT = typer.Option(help="Also write a page: FILE.html, which needs no network.")
+_OUT = typer.Option(metavar="FILE", help="Also write a page: FILE.html, which needs no network.")
 _CLIENTS, _CLASSES = 20, 14  # rows and columns of the text table
 _MEANINGS = {
     "beta_cib": "class imbalance in bits, 0: all classes are equally frequent everywhere",

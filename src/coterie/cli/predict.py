@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from coterie.data.inputs import Inputs
 
 _REMEDY = "; choose another --out or free some space"
-_LAYER = typer.Option(help="h: behind the backbone; z: behind the projector.")
-_PREDICTIONS = typer.Option(help="A file .csv.")
-_EMBEDDINGS = typer.Option(help="A file .csv, or .npy without the names of the samples.")
+_LAYER = typer.Option(metavar="h|z", help="h: behind the backbone; z: behind the projector.")
+_PREDICTIONS = typer.Option(metavar="FILE", help="A file .csv.")
+_EMBEDDINGS = typer.Option(
+    metavar="FILE", help="A file .csv, or .npy without the names of the samples."
+)
 
 
 def predict(

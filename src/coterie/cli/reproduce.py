@@ -27,16 +27,21 @@ def complete_recipe(incomplete: str) -> list[str]:
 
 
 _RECIPE = typer.Argument(
-    help="A name of `coterie list recipes`, or a .toml file.", autocompletion=complete_recipe
+    metavar="RECIPE",
+    help="A name of `coterie list recipes`, or a .toml file.",
+    autocompletion=complete_recipe,
 )
 _ROOT = typer.Argument(metavar="[data.root=DIR]", help="The folder of the data.")
 _SCALE = typer.Option(
-    help="How much of it is run: paper, laptop, or smoke (digits, two rounds: checks the wiring)."
+    metavar="SCALE",
+    help="How much of it is run: paper, laptop, or smoke (digits, two rounds: checks the wiring).",
 )
-_OUT = typer.Option(help="Where runs and outcomes are kept; nothing there is run again.")
-_SEEDS = typer.Option(min=1, help="Runs per row, instead of the recipe's numbers.")
-_COLUMNS = typer.Option(help="Run these columns alone, e.g. 'one,another'.")
-_ROWS = typer.Option(help="Run these rows alone, and the reference.")
+_OUT = typer.Option(
+    metavar="DIR", help="Where runs and outcomes are kept; nothing there is run again."
+)
+_SEEDS = typer.Option(min=1, metavar="N", help="Runs per row, instead of the recipe's numbers.")
+_COLUMNS = typer.Option(metavar="NAMES", help="Run these columns alone, e.g. 'one,another'.")
+_ROWS = typer.Option(metavar="NAMES", help="Run these rows alone, and the reference.")
 _NO_GRIDS = typer.Option("--no-grids", help="Tune nothing: every row has its own setting.")
 _RESUME = typer.Option("--resume", help="Resume runs that were stopped.")
 _DRY_RUN = typer.Option("--dry-run", help="Say what would be run and how long it takes.")

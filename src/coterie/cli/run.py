@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from coterie.experiment.config import Config
     from coterie.experiment.result import Result
 
-_OUT = typer.Option(help="Run directory; default: runs/METHOD-DATA-TIME.")
+_OUT = typer.Option(metavar="DIR", help="Run directory; default: runs/METHOD-DATA-TIME.")
 _RESUME = typer.Option("--resume", help="Resume the run in --out.")
 _WATCH = typer.Option("--watch", help="Keep watch.html up to date while it runs.")
 _DRY_RUN = typer.Option("--dry-run", help="Check and describe the run, do not start it.")
