@@ -1,6 +1,7 @@
 """What a new user meets: help, completion, names that are nearly right, wrong keys at once."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -147,6 +148,17 @@ def test_a_terminal_breaks_lines_between_words_and_a_file_has_them_whole(
     echo_table([("a", text), ("name", "x")])
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["a     one two three four five", "      six seven eight", "name  x"]
+
+
+def test_a_partition_fits_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = say(["partition"], capsys)
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    shown = say(["partition"], capsys)
+    assert max(map(len, shown.splitlines())) <= 50 < max(map(len, whole.splitlines()))
+    assert re.search(r"\d more class(es)? not shown here", shown) and "not shown" not in whole
 
 
 def test_reproduce_takes_the_folder_of_the_data_and_says_what_its_smallest_scale_is(

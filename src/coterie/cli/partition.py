@@ -10,6 +10,7 @@ import typer
 
 from coterie.cli.options import Changes, Debug
 from coterie.cli.run import split_arguments
+from coterie.cli.terminal import echo, echo_table, find_width
 from coterie.core.files import replace_durably
 from coterie.core.formatting import align_columns, counted, shorten
 
@@ -46,9 +47,13 @@ def partition(
     summary = experiment.summary()
     if out is not None:  # first, since a reader such as `head` may stop early
         replace_durably(out, page(experiment, summary).encode(), remedy="")
-    differ = "how much the clients differ", align_columns(measures(summary, 8))
-    for line in (*facts(experiment), "", *rows(experiment, summary), "", *differ):
-        typer.echo(line)
+    for line in facts(experiment):
+        echo(line)
+    table, *hidden = rows(experiment, summary, find_width())
+    typer.echo(f"\n{table}")
+    for line in (*hidden, "", "how much the clients differ"):
+        echo(line)
+    echo_table(measures(summary, 8))
     if out is not None:
         typer.echo(f"\npage  {out}")
 
@@ -84,24 +89,37 @@ def measures(summary: Mapping[str, Any], width: int = 0) -> list[tuple[str, str,
     return [(name, f"{value:>{width}.4f}", _MEANINGS.get(name, "")) for name, value in values]
 
 
-def rows(experiment: "Experiment", summary: Mapping[str, Any]) -> Iterator[str]:
-    """Tabulate samples by client and class, as far as it is readable."""
-    shares, clients, classes = experiment.partition, summary["clients"], summary["classes"]
-    cut = ["..."] if classes > _CLASSES else []
-    notes = {client: shift.describe() for client, shift in shares.shifts.items()}
-    named = [shorten(str(name), 12) for name in summary["class_names"][:_CLASSES]]
-    head = ["client", "train", "test", *named, *cut]
-    lines = [[*head, "shift"] if notes else head]
-    for client, row in list(zip(shares.clients, clients, strict=True))[:_CLIENTS]:
-        cells = [str(count) if count else "." for count in row["classes"][:_CLASSES]]
-        sizes = [str(row["train"]), str(row["test"])]
-        shift = [notes.get(client, "")] if notes else []
-        lines.append([shorten(row["name"], 16), *sizes, *cells, *cut, *shift])
-    yield align_columns(lines, right=range(1, len(lines[0]) - bool(notes)))
-    hidden = {"more client": len(clients) - _CLIENTS, "more class": classes - _CLASSES}
+def rows(
+    experiment: "Experiment", summary: Mapping[str, Any], width: int | None = None
+) -> Iterator[str]:
+    """Tabulate samples by client and class, as far as it is readable and fits the width."""
+    classes, clients = summary["classes"], len(summary["clients"])
+    shown = min(classes, _CLASSES)
+    table = tabulate(experiment, summary, shown)
+    while width and shown and max(map(len, table.splitlines())) > width:
+        shown -= 1
+        table = tabulate(experiment, summary, shown)
+    yield table
+    hidden = {"more client": clients - _CLIENTS, "more class": classes - shown}
     if left := [counted(number, what) for what, number in hidden.items() if number > 0]:
         text = " and ".join(left).replace("classs", "classes")
         yield f"{text} not shown here; --out FILE.html draws all classes and up to 60 clients"
+
+
+def tabulate(experiment: "Experiment", summary: Mapping[str, Any], shown: int) -> str:
+    """Tabulate the first clients, with as many of the classes as are to be shown."""
+    shares, clients = experiment.partition, summary["clients"]
+    cut = ["..."] if summary["classes"] > shown else []
+    notes = {client: shift.describe() for client, shift in shares.shifts.items()}
+    named = [shorten(str(name), 12) for name in summary["class_names"][:shown]]
+    head = ["client", "train", "test", *named, *cut]
+    lines = [[*head, "shift"] if notes else head]
+    for client, row in list(zip(shares.clients, clients, strict=True))[:_CLIENTS]:
+        cells = [str(count) if count else "." for count in row["classes"][:shown]]
+        sizes = [str(row["train"]), str(row["test"])]
+        shift = [notes.get(client, "")] if notes else []
+        lines.append([shorten(row["name"], 16), *sizes, *cells, *cut, *shift])
+    return align_columns(lines, right=range(1, len(lines[0]) - bool(notes)))
 
 
 def page(experiment: "Experiment", summary: Mapping[str, Any]) -> str:

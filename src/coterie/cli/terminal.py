@@ -9,7 +9,13 @@ import typer
 
 from coterie.core.formatting import align_columns
 
-_NARROWEST = 20  # columns of the last cell; below that its lines are left to the terminal
+_NARROWEST = 20  # columns of the last cell; below that its further lines begin near the margin
+_MARGIN = 4
+
+
+def find_width() -> int | None:
+    """Return the columns of the terminal; None if the output is not one."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -26,8 +32,8 @@ def echo_table(rows: Sequence[Sequence[str]]) -> None:
     if sys.stdout.isatty() and rows:
         indent = sum(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:-1])
         width = shutil.get_terminal_size().columns
-        if width - indent >= _NARROWEST:
-            lines = "\n".join(_wrap(line, width, " " * indent) for line in lines.splitlines())
+        indent = indent if width - indent >= _NARROWEST else _MARGIN
+        lines = "\n".join(_wrap(line, width, " " * indent) for line in lines.splitlines())
     typer.echo(lines)
 
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
 
 from coterie.core.formatting import counted, format_bytes
 from coterie.engine.record import (
@@ -23,6 +24,9 @@ from coterie.report.page import write_report
 
 _WATCH_SECONDS = 5.0
 _ROOM_FOR_BAR = 100  # columns
+_BAR = 16
+_BYTES, _OTHER, _CLIENTS, _LEFT, _METRIC = range(5)  # how important a part of the line is
+Part = tuple[int, str]  # of the line, with its importance
 _SHOWN = (("loss", "train_loss"), ("loss", "server_loss"), ("accuracy", "accuracy"))
 
 
@@ -33,6 +37,32 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def fit_parts(parts: Sequence[Part], room: int) -> str:
+    """Join the parts that fit into a number of columns; the least important ones are left out."""
+    kept = list(parts)
+    while len(kept) > 1 and len(_join(kept)) > room:
+        kept.remove(min(kept))
+    return _join(kept)
+
+
+def _join(parts: Sequence[Part]) -> str:
+    return "  ".join(text for _, text in parts)
+
+
+class StatusColumn(ProgressColumn):
+    """The clients that are done and what the last round gave, as far as the terminal has room."""
+
+    def __init__(self, console: Console, bar: bool) -> None:
+        super().__init__()
+        self._console, self._bar = console, bar
+
+    def render(self, task: Task) -> Text:
+        """Write the parts that fit beside the number of the round."""
+        before = len(f"round {task.total or 0:.0f}/{task.total or 0:.0f} ") + self._bar * (_BAR + 1)
+        parts = [(_CLIENTS, task.fields["clients"]), *task.fields["status"]]
+        return Text(fit_parts(parts, self._console.width - before), no_wrap=True)
+
+
 class Display:
     """A recorder that shows round, loss, accuracy, clients done, bytes sent and time left."""
 
@@ -41,16 +71,17 @@ class Display:
         self._shown = list(_SHOWN)
         self._live = console.is_terminal
         self._sent, self._seconds, self._total = 0, list[float](), 0
-        bar = [BarColumn(bar_width=16)] if console.width >= _ROOM_FOR_BAR else []
+        self._metric = "accuracy"
+        bar = [BarColumn(bar_width=_BAR)] if console.width >= _ROOM_FOR_BAR else []
         self._progress = Progress(
             TextColumn("round"),
             MofNCompleteColumn(),
             *bar,
-            TextColumn("{task.fields[clients]}  {task.fields[status]}"),
+            StatusColumn(console, bool(bar)),
             console=console,
             transient=True,
         )
-        self._bar = self._progress.add_task("", total=None, clients="preparing", status="")
+        self._bar = self._progress.add_task("", total=None, clients="preparing", status=())
 
     def __enter__(self) -> "Display":
         if self._live:
@@ -89,7 +120,7 @@ class Display:
         self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=soft)
 
     def _start(self, event: StartEvent) -> None:
-        self._total = event.total
+        self._total, self._metric = event.total, event.metric
         if event.metric not in (key for _, key in _SHOWN):
             self._shown.append((event.metric, event.metric))
         if event.data:
@@ -109,19 +140,18 @@ class Display:
         usual = statistics.mean(self._seconds[1:] or self._seconds)
         left = usual * (total - event.round - 1)
         parts = [
-            f"{label} {event.metrics[key]:.3f}"
+            (_METRIC if key == self._metric else _OTHER, f"{label} {event.metrics[key]:.3f}")
             for label, key in self._shown
             if key in event.metrics
         ]
-        parts += [format_bytes(self._sent), f"{clock(left)} left"]
-        status = "  ".join(parts)
+        parts += [(_BYTES, format_bytes(self._sent)), (_LEFT, f"{clock(left)} left")]
         if self._live:
-            self._progress.update(self._bar, completed=event.round + 1, total=total, status=status)
+            self._progress.update(self._bar, completed=event.round + 1, total=total, status=parts)
         else:
             missing = len(event.lost) + len(event.rejected)
             clients = f"{len(event.cohort) - missing}/{len(event.cohort)} clients"
             clients = clients if event.cohort else "the server alone"
-            self._say(f"round {event.round + 1}/{total}  {status}  {clients}")
+            self._say(f"round {event.round + 1}/{total}  {_join(parts)}  {clients}")
         for client, reason in {**event.lost, **event.rejected}.items():
             if not reason.startswith(("dropped", "its upload")):
                 self._say(f"note: round {event.round + 1}, client {client}: {reason}")

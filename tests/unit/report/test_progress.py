@@ -3,12 +3,13 @@
 import io
 import re
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from coterie.engine.record import RoundEvent, StartEvent
+from coterie.engine.record import ClientEvent, RoundEvent, StartEvent
 from coterie.report.progress import Display, announce, is_notebook, show_progress
 
 
@@ -87,6 +88,31 @@ def test_before_the_first_round_a_terminal_says_what_is_done_and_breaks_lines_at
     assert "loading data" in shown and "starting" not in shown
     assert "before training: accuracy 0.1 untrained" in shown
     assert re.search(r"which is too *\r?\nlong\n", shown)
+
+
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (80, "round 2/2 1/1 clients  loss 1.000  accuracy 0.500  4 bytes  0:00 left"),
+        (60, "round 2/2 1/1 clients  loss 1.000  accuracy 0.500  0:00 left"),
+        (50, "round 2/2 1/1 clients  accuracy 0.500  0:00 left"),
+        (36, "round 2/2 accuracy 0.500  0:00 left"),
+        (24, "round 2/2 accuracy 0.500"),
+    ],
+)
+def test_a_narrow_terminal_leaves_out_what_matters_least_and_cuts_no_word(
+    width: int, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr("coterie.report.progress.format_bytes", lambda count: f"{count} bytes")
+    with Display(Console(file=terminal, width=width, force_terminal=True)) as display:
+        for round in (0, 1):
+            display(ClientEvent(round, 2, 1, 1))
+            display(replace(event(round), metrics={"train_loss": 1.0, "accuracy": 0.5}))
+        display._progress.refresh()
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()))
+    assert line in [shown.strip() for shown in lines]
 
 
 def test_a_terminal_has_a_live_display(monkeypatch: pytest.MonkeyPatch) -> None:
