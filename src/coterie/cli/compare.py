@@ -14,7 +14,7 @@ from coterie.cli.options import Debug, complete_config
 from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.core.files import replace_durably
-from coterie.core.formatting import MEGABYTE, align_columns
+from coterie.core.formatting import MEGABYTE, align_columns, counted
 
 if TYPE_CHECKING:
     from coterie.experiment.config import Config
@@ -183,7 +183,7 @@ def describe(ended: "Ended") -> str:
     value = ended.history[-1].metrics.get(metric)
     seconds = sum(event.seconds for event in ended.history)
     shown = "" if value is None else f"{metric} {value:.4f}, "
-    return f"{shown}{len(ended.history)} rounds, {seconds:.1f} s"
+    return f"{shown}{counted(len(ended.history), 'round')}, {seconds:.1f} s"
 
 
 def summarise(runs: Iterable["Ended"]) -> dict[str, dict[str, float]]:

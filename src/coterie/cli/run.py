@@ -10,7 +10,7 @@ from rich.console import Console
 
 from coterie.cli.options import Changes, Debug
 from coterie.core.errors import ConfigError
-from coterie.core.formatting import align_columns, format_bytes
+from coterie.core.formatting import align_columns, counted, format_bytes
 
 if TYPE_CHECKING:
     from coterie.experiment.config import Config
@@ -90,7 +90,7 @@ def closing(result: "Result") -> None:
         rows.append((f"best client's {name}", clients[-1].describe()))
     rows += budgets(history[-1].metrics if history else {})
     for target in head.targets:
-        spent = f"{target.rounds} rounds, {format_bytes(target.bytes or 0)}"
+        spent = f"{counted(target.rounds or 0, 'round')}, {format_bytes(target.bytes or 0)}"
         reached = spent if target.rounds else "not reached"
         rows.append((f"to {head.metric} {target.value:g}", reached))
     rows += [
