@@ -201,8 +201,8 @@ def test_a_dry_run_estimates_and_writes_nothing(
 ) -> None:
     assert call(str(tiny), "--scale", "smoke", "--dry-run") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4
-    assert lines[0].startswith("FedAvg, accuracy: 2 seeds, 2 to run, about ")
+    assert len(lines) == 5 and lines[0].endswith(": checks the wiring")
+    assert lines[1].startswith("FedAvg, accuracy: 2 seeds, 2 to run, about ")
     assert lines[-1].startswith("in all about ")
     assert sorted(tmp_path.iterdir()) == [tiny]
     assert call(str(tiny), "--scale", "smoke", "--out", "out") == 0

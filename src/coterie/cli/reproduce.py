@@ -94,14 +94,14 @@ def reproduce(
         outcome = count_study(study)
         typer.echo(f"{to_text(outcome)}\nkept in {write_outcome(outcome, out)}")
         return
+    if scale == "smoke":
+        typer.echo(describe_smoke(study))
     if dry_run:
         from coterie.reproduce.estimate import describe
 
         for line in describe(study, out):
             typer.echo(line)
         return
-    if scale == "smoke":
-        typer.echo(describe_smoke(study))
     for line in study.left_out:
         typer.echo(line)
     if not study.cells:
