@@ -121,6 +121,7 @@ class Display:
 
     def _start(self, event: StartEvent) -> None:
         self._total, self._metric = event.total, event.metric
+        self._progress.update(self._bar, completed=event.first, total=event.total)
         if event.metric not in (key for _, key in _SHOWN):
             self._shown.append((event.metric, event.metric))
         if event.data:

@@ -84,8 +84,11 @@ def test_before_the_first_round_a_terminal_says_what_is_done_and_breaks_lines_at
         announce([display, print], "loading data")
         display._progress.refresh()
         display(StartEvent("here", 3, 0, 2, baseline="accuracy 0.1 untrained"))  # type: ignore[arg-type]
+        display._progress.refresh()
     shown = terminal.getvalue()
-    assert "loading data" in shown and "starting" not in shown
+    assert re.search(r"round .*0/\?.* loading data", shown)
+    assert re.search(r"round .*0/2.* waiting for the first client", shown)
+    assert "starting" not in shown
     assert "before training: accuracy 0.1 untrained" in shown
     assert re.search(r"which is too *\r?\nlong\n", shown)
 
