@@ -212,7 +212,7 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert "\n" not in str(refused.value)
 
 
-def test_the_closing_table_names_the_worst_and_the_best_client(
+def test_the_closing_table_names_the_worst_the_best_and_the_unseen_clients(
     kept: coterie.Result, capsys: pytest.CaptureFixture[str]
 ) -> None:
     closing(kept)
@@ -221,4 +221,8 @@ def test_the_closing_table_names_the_worst_and_the_best_client(
     worst = min(values, key=lambda name: values[name])
     mark = " (unseen)" if worst in kept.unseen else ""
     assert f"{values[worst]:.4f} {worst}{mark}" in shown
+    mean = kept.metrics["unseen_accuracy_mean"]
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert f"unseen_accuracy_mean {mean:.4f}" in lines
+    assert f"unseen clients {', '.join(kept.unseen)}" in lines
     assert "worst client's accuracy" in shown and "best client's accuracy" in shown

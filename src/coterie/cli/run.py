@@ -76,7 +76,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def closing(result: "Result") -> None:
     """Print the table at the end of a run."""
-    from coterie.report.summary import make_headline, rank_clients
+    from coterie.report.summary import describe_unseen, make_headline, rank_clients
 
     history, settings = result.history, result.config["evaluate"]
     head = make_headline(history, settings["targets"], settings["metric"])
@@ -88,7 +88,9 @@ def closing(result: "Result") -> None:
     if len(clients) > 1:
         rows.append((f"worst client's {name}", clients[0].describe()))
         rows.append((f"best client's {name}", clients[-1].describe()))
-    rows += budgets(history[-1].metrics if history else {})
+    labelled = budgets(history[-1].metrics if history else {})
+    unseen = describe_unseen(history, settings["metric"])
+    rows += [row for row in unseen if row[0] not in dict(labelled)] + labelled
     for target in head.targets:
         spent = f"{counted(target.rounds or 0, 'round')}, {format_bytes(target.bytes or 0)}"
         reached = spent if target.rounds else "not reached"

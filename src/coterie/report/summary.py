@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coterie.core.formatting import list_first
 from coterie.engine.record import RoundEvent, bytes_until, reached
 
 
@@ -80,6 +81,18 @@ def rank_clients(
             ranked = sorted(values.items(), key=lambda item: item[1])
             return name, [ClientScore(c, v, c in event.unseen) for c, v in ranked]
     return "", []
+
+
+def describe_unseen(
+    history: Sequence[RoundEvent], metric: str = "accuracy"
+) -> list[tuple[str, str]]:
+    """List the mean over the clients that never trained, and their names; empty without any."""
+    event = next((event for event in reversed(history) if event.clients), None)
+    if event is None or not event.unseen:
+        return []
+    mean = f"unseen_{rank_clients(history, metric)[0]}_mean"
+    value = [(mean, f"{event.metrics[mean]:.4f}")] if mean in event.metrics else []
+    return [*value, ("unseen clients", list_first(event.unseen))]
 
 
 def _target(history: Sequence[RoundEvent], metric: str, value: float) -> Target:

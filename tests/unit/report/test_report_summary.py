@@ -6,7 +6,7 @@ from made_run import make_run
 
 from coterie.report import make_headline
 from coterie.report.read import read_run
-from coterie.report.summary import rank_clients
+from coterie.report.summary import describe_unseen, rank_clients
 from coterie.report.tables import list_classes, list_clients
 
 
@@ -34,6 +34,16 @@ def test_clients_are_ranked_by_the_metric_of_the_run_or_by_one_that_they_have(
     assert name == "knn"
     assert [one.describe() for one in ranked] == ["0.5000 south (unseen)", "0.7500 north"]
     assert rank_clients([last], metric) == ("", [])
+
+
+def test_unseen_clients_have_a_mean_and_their_names(tmp_path: Path) -> None:
+    *_, last = read_run(make_run(tmp_path / "run", 2)).history
+    measured = {"north": {"knn": 0.75}, "south": {"knn": 0.5}}
+    metrics = {**last.metrics, "unseen_knn_mean": 0.5}
+    event = replace(last, clients=measured, unseen=["south"], metrics=metrics)
+    rows = [("unseen_knn_mean", "0.5000"), ("unseen clients", "south")]
+    assert describe_unseen([event, last], "knn") == rows
+    assert describe_unseen([replace(event, unseen=[])], "knn") == describe_unseen([last]) == []
 
 
 def test_of_many_clients_the_worst_and_the_best_are_listed(tmp_path: Path) -> None:
