@@ -116,7 +116,7 @@ def test_a_run_prints_plain_lines_and_a_table(config: Path, command: Command) ->
     assert rows["final accuracy"] == f"{accuracies[-1]:.4f}"
     best = accuracies.index(max(accuracies)) + 1
     assert rows["best accuracy"] == f"{max(accuracies):.4f} (round {best})"
-    assert re.fullmatch(r"1 rounds, [\d.]+ [kM]B", rows["to accuracy 0.1"])
+    assert re.fullmatch(r"1 round, [\d.]+ [kM]B", rows["to accuracy 0.1"])
     assert rows["to accuracy 1"] == "not reached"
     assert rows["sent up"] == f"{sum(line['bytes_up'] for line in history) / 1e6:,.1f} MB"
     assert rows["sent down"] == rows["sent up"]

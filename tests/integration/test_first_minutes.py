@@ -11,7 +11,6 @@ import pytest
 import coterie
 import toy
 from coterie.cli.main import app, main
-from coterie.cli.run import closing
 from coterie.cli.terminal import echo, echo_table
 
 NAMES = [str(known.name) for known in app.registered_commands]
@@ -48,7 +47,7 @@ def say(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = 0)
 def finished(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one round."""
     folder = tmp_path_factory.mktemp("finished") / "run"
-    toy.run(toy_data, folder, run={"rounds": 1}, evaluate={"targets": [0.01]})
+    toy.run(toy_data, folder, run={"rounds": 1})
     return folder
 
 
@@ -160,13 +159,6 @@ def test_a_partition_fits_a_narrow_terminal(
     shown = say(["partition"], capsys)
     assert max(map(len, shown.splitlines())) <= 50 < max(map(len, whole.splitlines()))
     assert re.search(r"\d more class(es)? not shown here", shown) and "not shown" not in whole
-
-
-def test_a_target_that_is_reached_at_once_took_one_round(
-    finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    closing(coterie.load(finished))
-    assert re.search(r"^to accuracy 0\.01 +1 round, ", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_reproduce_takes_the_folder_of_the_data_and_says_what_its_smallest_scale_is(
