@@ -100,16 +100,15 @@ def test_a_run_prints_plain_lines_and_a_table(config: Path, command: Command) ->
     said = command("run", config, "--out", "here")
     assert "\x1b" not in said and "\r" not in said
     lines = said.splitlines()
-    assert lines[0] == "fedavg on arrays, seed 5"
+    assert lines[0] == "fedavg on arrays, seed 5: tables with 6 columns, 3 classes"
     assert lines[1].startswith("leaves each client: weights")
-    assert lines[2] == "data: tables with 6 columns, 3 classes"
-    assert lines[3] == "6 clients, 2 rounds -> here"
+    assert lines[2] == "6 clients, 2 rounds -> here"
     assert re.fullmatch(
-        r"before training: accuracy 0\.\d{3} untrained, 0\.\d{3} largest class", lines[4]
+        r"before training: accuracy 0\.\d{3} untrained, 0\.\d{3} largest class", lines[3]
     )
     pattern = r"loss \d\.\d+  accuracy [01]\.\d+  [\d.]+ [kM]B( sent)?  \d+:\d\d left"
     for number in (1, 2):
-        assert re.fullmatch(rf"round {number}/2  {pattern}  6/6 clients", lines[4 + number])
+        assert re.fullmatch(rf"round {number}/2  {pattern}  6/6 clients", lines[3 + number])
     rows = table(said)
     history = toy.trace(Path("here"))
     accuracies = [line["metrics"]["accuracy"] for line in history]

@@ -30,7 +30,7 @@ from coterie.experiment.prepare import (
 from coterie.experiment.result import CONFIG, Caller, Result, say_how_to_resume
 from coterie.experiment.tables import read
 from coterie.kit.method import Method
-from coterie.report.progress import announce, show_progress
+from coterie.report.progress import announce, announce_data, show_progress
 from coterie.types import PathLike
 
 PARTITION = "partition.json"
@@ -92,6 +92,7 @@ def execute(
     with exact.exact_arithmetic():
         announce(recorders, "loading data")
         experiment = prepare(config, folder, given)
+        announce_data(recorders, experiment.dataset.describe())
         if folder.is_dir() and not rundir.is_used(folder) and rundir.has_foreign_files(folder):
             raise ConfigError(f"{folder} is not empty and holds no run; choose another {word.out}")
         with rundir.lock_folder(folder):

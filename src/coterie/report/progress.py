@@ -110,6 +110,11 @@ class Display:
         else:
             self._round(event)
 
+    def tell_data(self, data: str) -> None:
+        """Have the first line say what the data were taken for."""
+        if self._opening:
+            self._opening[0] = f"{self._opening[0]}: {data}"
+
     def tell(self, activity: str) -> None:
         """Show what is done before the first round."""
         self._progress.update(self._bar, clients=activity)
@@ -124,8 +129,6 @@ class Display:
         self._progress.update(self._bar, completed=event.first, total=event.total)
         if event.metric not in (key for _, key in _SHOWN):
             self._shown.append((event.metric, event.metric))
-        if event.data:
-            self._say(f"data: {event.data}")
         rounds = f"from round {event.first + 1}" if event.first else counted(event.total, "round")
         clients = counted(event.clients, "client")
         self._say(f"{clients}, {rounds} -> {event.folder}")
@@ -166,6 +169,13 @@ def announce(recorders: Sequence[Recorder], activity: str) -> None:
     for recorder in recorders:
         if isinstance(recorder, Display):
             recorder.tell(activity)
+
+
+def announce_data(recorders: Sequence[Recorder], data: str) -> None:
+    """Have the displays among the recorders say what the data were taken for."""
+    for recorder in recorders:
+        if isinstance(recorder, Display):
+            recorder.tell_data(data)
 
 
 class Watcher:
