@@ -41,8 +41,8 @@ def lay_out(x: Tensor) -> Tensor:
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """Return numbers as float32 if they are bfloat16, else as they are."""
-    return x.float() if x.dtype is torch.bfloat16 else x
+    """Return what `casting` may have made bfloat16 as float32; what others cast stays as it is."""
+    return x.float() if _BF16.get() and x.dtype is torch.bfloat16 else x
 
 
 def check_bf16(device: str) -> None:

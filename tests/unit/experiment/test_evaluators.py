@@ -17,6 +17,7 @@ from coterie.evaluate.ccvr import CCVR
 from coterie.evaluate.federated_probe import FederatedProbe
 from coterie.evaluate.geometry import Geometry
 from coterie.evaluate.knn import Knn
+from coterie.evaluate.own_sensors import OwnSensors
 from coterie.evaluate.probe import Probe
 from coterie.experiment.config import Config, resolve
 from coterie.experiment.evaluators import names
@@ -72,6 +73,7 @@ def test_the_old_names_are_entries() -> None:
         "linear_probe": Probe(),
         "naive_probe": FederatedProbe(own_models=True, key="naive_probe"),
         "own_probe": Probe(where="client", key="own_probe"),
+        "own_sensors": OwnSensors(),
         "personal": Accuracy(where="client"),
         "personal_knn": Knn(where="client"),
         "personal_probe": Probe(where="client", data="all"),

@@ -73,7 +73,8 @@ def test_an_encoder_can_be_traced(net: Network) -> None:
     more = batch(net, 7)
     for gradients in (True, False):
         with torch.set_grad_enabled(gradients):
-            traced = torch.jit.trace(net.backbone, batch(net))
+            # the checker compares with what kernels compute, if they are on
+            traced = torch.jit.trace(net.backbone, batch(net), check_tolerance=1e-3)
         assert close(traced(more), plainly(lambda: net.encode(more)))
 
 
