@@ -104,7 +104,10 @@ def test_simple_cnn_takes_every_size(size: tuple[int, int], channels: int) -> No
 
 @pytest.mark.parametrize("shape", [(1, 3, 8), (1, 8, 3), (64,), (8, 8), (1, 2, 8, 8)])
 def test_simple_cnn_refuses_what_is_no_image(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match=r"at least 4 x 4 pixels.*try net\.backbone = 'mlp'"):
+    remedy = "conv1d" if len(shape) == 2 else "mlp"
+    with pytest.raises(
+        ConfigError, match=rf"at least 4 x 4 pixels.*try net\.backbone = '{remedy}'"
+    ):
         make_backbone(NetSettings("simple-cnn", norm="bn"), shape)
 
 
