@@ -1,6 +1,7 @@
 """Frozen networks: tiles for 5 x 5 weights, a network in one call, MOON's term in one call."""
 
 import copy
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -21,6 +22,14 @@ from coterie.nets.heads import Network, make_unit, mlp_head, moon_projector
 __all__ = ["variant"]  # a fixture
 
 pytestmark = [needs_kernels, pytest.mark.usefixtures("variant")]
+
+
+@pytest.fixture(autouse=True)
+def same_weights() -> Iterator[None]:
+    """Layers start with the same weights in every run of the tests."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        yield
 
 
 def seeded(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
