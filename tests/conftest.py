@@ -1,6 +1,7 @@
-"""What every test shares: a cache of its own, the toy data, one torch thread."""
+"""What every test shares: a cache of its own, the toy data, one torch thread, files in memory."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,12 @@ import pytest
 import torch
 
 import toy
+
+_MEMORY = Path("/dev/shm")  # a file system in memory: runs wait for no disk there
+_ENOUGH = 4 * 2**30  # bytes; the files of tests that pass are removed as they end
+
+if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ENOUGH:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 
 @pytest.fixture(scope="session", autouse=True)
