@@ -4,8 +4,9 @@
 
 Marks are the mean and the spread of every channel of the sensor's representation. A linear map from
 a view's marks to its partner's is fitted on 1,280 images; then each of 320 other views looks for
-its partner among all 320. `together` encodes both views at once, as PN does for the upload,
-`apart` one by one, as for test images; without PN both are the same.
+its partner among all 320. `together` encodes both views at once, as PN does for the upload with
+`method.upload_peers = "views"`, `apart` one by one, as it does by default and for test images;
+without PN both are the same.
 """
 
 import sys
