@@ -1,6 +1,8 @@
 """Every method x every rule. A method that is added to the directory is here by itself."""
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +43,19 @@ def run(toy_data: Path, out: Path, changes: dict[str, dict[str, Any]], **rest: A
 def uninterrupted(
     toy_data: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[Case], Path]:
-    """The run of a case from start to end, made once."""
-    made: dict[str, Path] = {}
+    """The run of a case from start to end, made once for all processes that run tests."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "whole"
+    shared.mkdir(exist_ok=True)
 
     def get(case: Case) -> Path:
-        if case.name not in made:
-            made[case.name] = tmp_path_factory.mktemp("whole") / "run"
-            run(toy_data, made[case.name], case.changes)
-        return made[case.name]
+        made = shared / case.name
+        if not made.exists():
+            own = tmp_path_factory.mktemp("run") / "run"
+            run(toy_data, own, case.changes)
+            with suppress(OSError):  # another process was faster
+                own.rename(made)
+        return made
 
     return get
 
