@@ -6,11 +6,12 @@ one byte count serve them all.
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ Tensors = dict[str, Tensor]
 Scalar = int | float | str | bool
 
 _NUMBER_BYTES = 8
+_MOST_BITS = 1024  # of an integer: the range of a float, and little enough for every JSON parser
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Blob:
     @property
     def nbytes(self) -> int:
         """The size of the array in bytes."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def open(self) -> np.ndarray:
         """Memory-map the array read-only."""
@@ -85,7 +87,8 @@ class Bundle:
             for group, tensors in self.tensors.items()
         }
         object.__setattr__(self, "tensors", MappingProxyType(groups))
-        object.__setattr__(self, "scalars", MappingProxyType(dict(self.scalars)))
+        scalars = {name: clean_scalar(name, value) for name, value in self.scalars.items()}
+        object.__setattr__(self, "scalars", MappingProxyType(scalars))
         object.__setattr__(self, "blobs", MappingProxyType(dict(self.blobs)))
 
     def __getitem__(self, group: str) -> Tensors:
@@ -137,6 +140,31 @@ class Bundle:
         for group in sorted(self.tensors):
             for name in sorted(self.tensors[group]):
                 yield group, name, self.tensors[group][name]
+
+
+def clean_scalar(name: str, value: Any) -> Scalar:
+    """Return a scalar as a plain number, truth value or text; `TypeError` if it is none.
+
+    Numbers of numpy become plain ones, so that a bundle is the same before and after a journey.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool | float):
+        return bool(value) if isinstance(value, bool) else float(value)
+    if isinstance(value, int):
+        if value.bit_length() > _MOST_BITS:
+            raise TypeError(f"the scalar {name!r} is an integer of {value.bit_length()} bits")
+        return int(value)
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise TypeError(f"the scalar {name!r} is text that UTF-8 cannot write") from None
+        return str(value)
+    kind, remedy = type(value).__name__, ""
+    if isinstance(value, Tensor):
+        remedy = "; .item() gives its number"
+    raise TypeError(f"the scalar {name!r} is {kind}, not a number, text, True or False{remedy}")
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:
