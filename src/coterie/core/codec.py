@@ -41,7 +41,11 @@ _Data = bytes | bytearray | memoryview
 
 
 class Mismatch(CodecError):
-    """An intact bundle with other names, dtypes or shapes than expected."""
+    """An intact bundle with other names, dtypes or shapes than expected; `nbytes`: its size."""
+
+    def __init__(self, problem: str, nbytes: int) -> None:
+        super().__init__(problem)
+        self.nbytes = nbytes
 
 
 def encode(bundle: Bundle) -> bytes:
@@ -151,11 +155,13 @@ def _encode(bundle: Bundle, paths: dict[str, str]) -> bytes:
 
 def _read_header(view: memoryview, limits: Limits, expected: Schema | None) -> Header:
     try:
-        parsed = header.read(view, limits, expected)
+        if expected is not None and (length := header.measure(view)) > header.longest(expected):
+            raise Mismatch(f"its header has {length} bytes, far more than expected", len(view))
+        parsed = header.read(view, limits)
     except MALFORMED as error:
         raise CodecError(f"not a bundle: {type(error).__name__}: {error}") from error
     if expected is not None and (problem := expected.problem(parsed.form())):
-        raise Mismatch(problem)
+        raise Mismatch(problem, parsed.nbytes())
     return parsed
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.core.bundle import Scalar, clean_scalar
+from coterie.core.bundle import Bundle, Scalar, clean_scalar
 from coterie.core.schema import DTYPES, Form, Kind, Schema, Shape, count_bytes
 
 SEPARATOR = "\x1f"  # between group and tensor name; neither may contain it
@@ -24,7 +24,7 @@ _SIDES = 32  # the most dimensions of a tensor; numpy has no more either
 _CODES = dict(
     zip(("BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64"), DTYPES, strict=True)
 )
-_BLOB_DTYPES = frozenset(
+BLOB_DTYPES = frozenset(
     ["bool", "float16", "float32", "float64"]
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
@@ -78,18 +78,36 @@ class Header:
         }
         return Form(groups, {name: blob.kind for name, blob in self.blobs.items()})
 
+    def nbytes(self) -> int:
+        """Count what `Bundle.nbytes` would count."""
+        tensors = sum(place.size for group in self.places.values() for place in group.values())
+        blobs = sum(blob.size for blob in self.blobs.values())
+        return tensors + blobs + Bundle(scalars=self.scalars).nbytes()
 
-def read(data: memoryview, limits: Limits, expected: Schema | None) -> Header:
+
+def measure(data: memoryview) -> int:
+    """Return the length of a header; `ValueError` if it is not all there."""
+    length = int.from_bytes(data[:LENGTH_BYTES], "little")
+    if len(data) < LENGTH_BYTES or LENGTH_BYTES + length > len(data):
+        raise ValueError("the header is truncated")
+    return length
+
+
+def longest(expected: Schema) -> int:
+    """Bound the header of a bundle of this schema: names as escaped JSON, shapes, some scalars."""
+    names = [group + name for group, kinds in expected.groups.items() for name in kinds]
+    names += [*expected.groups, *expected.blobs]
+    return 64 * 1024 + sum(512 + 12 * len(name) for name in names)
+
+
+def read(data: memoryview, limits: Limits) -> Header:
     """Parse and check a header; `ValueError` and the like for anything that is wrong."""
     if len(data) > limits.total:
         raise ValueError(f"it has {len(data)} bytes, more than {limits.total}")
-    length = int.from_bytes(data[:LENGTH_BYTES], "little")
+    length = measure(data)
+    if length > limits.header:
+        raise ValueError(f"the header has {length} bytes, more than {limits.header}")
     body = LENGTH_BYTES + length
-    if len(data) < LENGTH_BYTES or body > len(data):
-        raise ValueError("the header is truncated")
-    most = limits.header if expected is None else min(limits.header, _longest(expected))
-    if length > most:
-        raise ValueError(f"the header has {length} bytes, more than {most}")
     entries = parse_json(bytes(data[LENGTH_BYTES:body]))
     head = parse_json(entries.pop("__metadata__")["bundle"].encode())
     groups, scalars, blobs = head["groups"], head["scalars"], head["blobs"]
@@ -127,13 +145,6 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _longest(expected: Schema) -> int:
-    """Bound the header of a bundle of this schema: names as escaped JSON, shapes, some scalars."""
-    names = [group + name for group, kinds in expected.groups.items() for name in kinds]
-    names += [*expected.groups, *expected.blobs]
-    return 64 * 1024 + sum(512 + 12 * len(name) for name in names)
-
-
 def _read_place(entry: Any) -> Place:
     begin, end = entry["data_offsets"]
     shape, dtype = _read_shape(entry["shape"]), _CODES[entry["dtype"]]
@@ -158,7 +169,7 @@ def _read_blob(path: Any, dtype: Any, shape: Any, sha256: Any) -> BlobHead:
     """Check every field of a blob; its checksum is later used as a file name."""
     if not (isinstance(path, str) and _SHA256.fullmatch(sha256)):
         raise ValueError(f"not a path and SHA-256: {path!r}, {sha256!r}")
-    if dtype not in _BLOB_DTYPES:
+    if dtype not in BLOB_DTYPES:
         raise ValueError(f"not a numeric dtype: {dtype!r}")
     blob = BlobHead(path, (dtype, _read_shape(shape)), sha256)
     blob.size  # noqa: B018 - a size that no array can have is an error here, not at its first use

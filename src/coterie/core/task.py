@@ -8,8 +8,11 @@ import numpy as np
 
 from coterie.core import seeds
 from coterie.core.bundle import Bundle, Payload
+from coterie.core.schema import Schema
 
 ClientId = int
+Operation = Literal["update", "evaluate", "personal"]
+Problem = Literal["diverged", "failed", "skipped", "lost", "late", "disk", "refused"]
 METHOD = "method"  # the program of all tasks but those of federated evaluators
 
 
@@ -58,13 +61,15 @@ class Attempt:
 class Task:
     """A request to one client; `down` is the broadcast to the cohort, `own` is for it alone."""
 
-    op: Literal["update", "evaluate", "personal"]
+    op: Operation
     client: ClientId
     round: Round
     down: Payload
     own: Payload | None = None
     program: str = METHOD
     attempt: Attempt = field(default_factory=Attempt)
+    expected: Schema | None = None
+    """What the upload must look like; an executor compares before it decodes. It is not sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +78,14 @@ class Failure:
 
     `diverged` and `failed` come from the client's own computation, `skipped` from a shard too small
     to train on, `lost` from a worker or connection that died, `late` from a deadline. `disk` ends
-    the run, because a client's state could not be read or saved.
+    the run, because a client's state could not be read or saved. `refused` is an upload that does
+    not look as expected and was not decoded; only an executor says so, never a client.
     """
 
-    kind: Literal["diverged", "failed", "skipped", "lost", "late", "disk"]
+    kind: Problem
     reason: str
     trace: str = ""
+    nbytes: int = 0  # of an upload that was refused
 
 
 @dataclass(frozen=True, slots=True)

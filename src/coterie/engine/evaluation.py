@@ -11,10 +11,11 @@ from torch import Tensor
 from coterie.core import seeds
 from coterie.core.bundle import Bundle, Payload, ServerState
 from coterie.core.errors import CheckpointError, RunFailed
+from coterie.core.schema import Schema, describe
 from coterie.core.settings import EvaluateSettings
 from coterie.core.task import METHOD, Attempt, ClientId, Reply, Round
 from coterie.engine.cohort import Invited, largest_first, split_unseen
-from coterie.engine.play import Player
+from coterie.engine.play import NOTHING, Player
 from coterie.engine.record import ClientEvent
 from coterie.engine.spec import Parts
 from coterie.kit.context import Shard
@@ -132,7 +133,9 @@ class _Evaluating:
         down = evaluation_payload(parts, self.server, self.round)
         scores: dict[str, dict[ClientId, dict[str, float]]] = {name: {} for name in chosen}
         counts: dict[str, dict[ClientId, Tensor]] = {name: {} for name in chosen}
-        for reply in self._ask(largest_first(asked), down):
+        square = ("int64", (parts.spec.classes, parts.spec.classes))
+        matrices = Schema({CONFUSION: dict.fromkeys(chosen, square)}, partial=True)
+        for reply in self._ask(largest_first(asked), down, METHOD, matrices):
             for key, value in reply.metrics.items():
                 name, _, metric = key.partition("/")
                 scores[name].setdefault(reply.client, {})[metric] = value
@@ -210,20 +213,23 @@ class _Evaluating:
         parts.nets(name).release()
 
     def _ask(
-        self, clients: Sequence[ClientId], down: Payload, program: str = METHOD
+        self, clients: Sequence[ClientId], down: Payload, program: str, expected: Schema = NOTHING
     ) -> Iterator[Reply]:
         """Yield the replies of clients that could be evaluated; the others leave a note."""
         round, recorders = self.round, self.player.recorders
-        replies = self.player.ask("evaluate", clients, down, round, self.attempt, program)
+        replies = self.player.ask("evaluate", clients, down, round, self.attempt, program, expected)
         for done, reply in enumerate(replies, start=1):
             self.result.bytes_down += down.nbytes()
-            if reply.error is None:
-                yield reply
-            elif reply.error.kind == "disk":
+            if reply.error is not None and reply.error.kind == "disk":
                 raise CheckpointError(reply.error.reason)
+            if reply.error is None:
+                problem, trace = _find_problem(reply, expected), ""
             else:
-                text = f"client {reply.client} was not evaluated: {reply.error.reason}"
-                recorders.note(text, trace=reply.error.trace)
+                problem, trace = reply.error.reason, reply.error.trace
+            if problem is None:
+                yield reply
+            else:
+                recorders.note(f"client {reply.client} was not evaluated: {problem}", trace=trace)
             recorders.emit(ClientEvent(round.index, round.total, done, len(clients), "testing"))
 
 
@@ -237,6 +243,22 @@ def evaluation_payload(parts: Parts, server: ServerState, round: Round) -> Paylo
     return down if evaluated is None else down.replace(evaluated=evaluated)
 
 
+def _find_problem(reply: Reply, expected: Schema) -> str | None:
+    """Say why what a client measured cannot be used, or return None."""
+    if problem := expected.problem(describe(reply.up)):
+        return problem
+    asked = expected.groups.get(CONFUSION, {})
+    for name, value in reply.metrics.items():
+        if name.partition("/")[0] not in asked:
+            return f"it measured {name!r}, which it was not asked for"
+        if type(value) is not float:
+            return f"it measured {name} = {value!r}"
+    for name, matrix in reply.up.get(CONFUSION).items():
+        if int(matrix.min()) < 0:
+            return f"{CONFUSION}/{name} holds a negative count"
+    return None
+
+
 def _choose(evaluator: Evaluator, data: Shard) -> Shard:
     """Leave out samples without a label for an evaluator that needs labels."""
     return data.labelled() if evaluator.labels else data
@@ -246,7 +268,7 @@ def _over_models(scores: Mapping[ClientId, Mapping[str, float]]) -> dict[str, fl
     """Compute mean and spread over the clients' models, where there is no global one."""
     summary: dict[str, float] = {}
     for metric in next(iter(scores.values())):
-        values = [metrics[metric] for metrics in scores.values()]
+        values = [metrics[metric] for metrics in scores.values() if metric in metrics]
         summary[metric] = statistics.fmean(values)
         summary[f"{metric}_std"] = statistics.pstdev(values)
     return summary

@@ -17,15 +17,20 @@ from typing import Literal
 from coterie.core import seeds
 from coterie.core.bundle import Bundle, Payload, ServerState
 from coterie.core.errors import Diverged, NoReplies, RunFailed
+from coterie.core.schema import Schema
 from coterie.core.settings import ServerSettings
 from coterie.core.task import METHOD, Attempt, ClientId, Executor, Reply, Round, Task
 from coterie.engine.cohort import Invited
 from coterie.engine.record import Recorders
 from coterie.engine.replies import Replies
 from coterie.engine.spec import Parts
+from coterie.kit.aggregate import Screen
 from coterie.kit.context import ServerContext
+from coterie.kit.expect import Expected
 from coterie.kit.local import all_finite
 from coterie.kit.stages import Stage
+
+NOTHING = Schema()  # of an upload without groups
 
 
 @dataclass(frozen=True)
@@ -57,10 +62,11 @@ class Player:
         round: Round,
         attempt: Attempt,
         program: str = METHOD,
+        expected: Schema = NOTHING,
     ) -> Iterator[Reply]:
         """Ask clients about the model after a round; replies come in the order of `clients`."""
         return self.executor.run(
-            Task(op, client, round, down, program=program, attempt=attempt) for client in clients
+            Task(op, client, round, down, None, program, attempt, expected) for client in clients
         )
 
     def round(
@@ -76,18 +82,22 @@ class Player:
         assert stage.broadcast and stage.address and stage.server and stage.uploads is not None
         address, replies = stage.address, Replies(round, cohort, self.recorders)
 
-        def tasks(down: Payload) -> Iterator[Task]:
+        def tasks(down: Payload, expected: Expected) -> Iterator[Task]:
             for client in replies.asked:
                 own = address(server, round, client)
                 replies.count_own(own)
-                yield Task("update", client, round, down, own, program, attempt)
+                schema = expected.schema(samples.get(client, 0))
+                yield Task("update", client, round, down, own, program, attempt, schema)
 
         ctx, result = self.context(program, stage, round), None
+        samples = {info.id: info.examples for info in self.executor.clients()}
         with self.parts.arithmetic(), seeds.scoped(round.torch_seed()):
             down = stage.broadcast(server, round) if replies.asked else Bundle()  # 4
-            answers = self.executor.run(tasks(down))  # 5 to 7, on the clients
-            # an empty broadcast says nothing about the groups of uploads
-            valid = replies.screen(answers, down, stage.uploads if replies.asked else {})  # 8
+            # where nobody is asked there is no broadcast that uploads could look like
+            expected = self.parts.expect(program, stage, down) if replies.asked else Expected()
+            answers = self.executor.run(tasks(down, expected))  # 5 to 7, on the clients
+            screen = Screen(expected, samples, self.parts.uploads)
+            valid = replies.screen(answers, down, screen)  # 8
             try:
                 result = stage.server(ctx, server, valid)  # 9
             except (NoReplies, Diverged) as error:

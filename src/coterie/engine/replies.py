@@ -11,7 +11,6 @@ from coterie.core.task import ClientId, Reply, Round
 from coterie.engine.cohort import Invited
 from coterie.engine.record import ClientEvent, Recorders
 from coterie.kit.aggregate import Screen
-from coterie.kit.rules import Rule
 
 _LOST = {"before": "dropped before the round", "after": "its upload was lost"}
 
@@ -39,11 +38,9 @@ class Replies:
         self._diverged = 0
         self._sums: dict[str, tuple[float, int]] = {}  # name -> weighted sum, samples behind it
 
-    def screen(
-        self, replies: Iterator[Reply], down: Payload, rules: Mapping[str, Rule]
-    ) -> Iterator[Reply]:
+    def screen(self, replies: Iterator[Reply], down: Payload, screen: Screen) -> Iterator[Reply]:
         """Yield the replies that may be aggregated; record the reason for each other one."""
-        screen, size = Screen(down, rules), down.nbytes()
+        size = down.nbytes()
         for done, reply in enumerate(replies, start=1):
             self._bytes_broadcast += size
             if self._keep(reply, screen):
@@ -69,6 +66,9 @@ class Replies:
         if reply.error is not None:
             if reply.error.kind == "disk":
                 raise CheckpointError(reply.error.reason)
+            if reply.error.kind == "refused":  # what the screen says of it where it was decoded
+                self._refuse(reply, reply.error.reason, reply.error.nbytes)
+                return False
             reason = f"{reply.error.kind}: {reply.error.reason}"
             no_answer = reply.error.kind in ("lost", "late", "skipped")
             (self.lost if no_answer else self.rejected)[client] = reason
@@ -79,10 +79,10 @@ class Replies:
         if self._dropped.get(reply.client) == "after":
             self.lost[client] = _LOST["after"]
             return False
-        self.bytes_up += reply.up.nbytes()
         if problem := screen.problem(reply):
-            self.rejected[client] = problem
+            self._refuse(reply, problem, reply.up.nbytes())
             return False
+        self.bytes_up += reply.up.nbytes()
         self.valid.append(reply.client)
         for name, value in reply.metrics.items():
             if not (isinstance(value, float) and math.isfinite(value)):
@@ -91,6 +91,15 @@ class Replies:
             total, samples = self._sums.get(name, (0.0, 0))
             self._sums[name] = (total + reply.examples * value, samples + reply.examples)
         return True
+
+    def _refuse(self, reply: Reply, reason: str, nbytes: int) -> None:
+        """Record an upload that may not be aggregated; unless it was lost, it was sent."""
+        client = str(reply.client)
+        if self._dropped.get(reply.client) == "after":
+            self.lost[client] = _LOST["after"]
+        else:
+            self.rejected[client] = reason
+            self.bytes_up += nbytes
 
     def metrics(self) -> dict[str, float]:
         """Average each metric by samples over the clients that measured it; add the server's."""

@@ -9,12 +9,13 @@ import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core import seeds
+from coterie.core import codec, interrupts, seeds
 from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
 from coterie.core.errors import CheckpointError, Diverged
 from coterie.core.task import METHOD, ClientId, Failure, Reply, Task
@@ -52,7 +53,19 @@ class Site:
         self._attempt = 0
 
     def run(self, task: Task) -> Reply:
-        """Answer a task; an exception becomes a reply with `error`."""
+        """Answer a task; an exception becomes a reply with `error`.
+
+        `SystemExit` and `KeyboardInterrupt` that the client's own code raises are exceptions like
+        others, on every executor: one client does not end the run. A signal to stop (Ctrl-C) that
+        comes during the task ends it with `KeyboardInterrupt`, even if the client's code caught it.
+        """
+        with interrupts.watch() as seen:
+            reply = self._run(task, seen)
+        if seen.came:
+            raise KeyboardInterrupt
+        return reply
+
+    def _run(self, task: Task, seen: interrupts.Interrupts) -> Reply:
         start = time.perf_counter()
         shard = self._shard(task)
         try:
@@ -65,7 +78,9 @@ class Site:
             failure = Failure("diverged", str(error))
         except CheckpointError as error:
             failure = Failure("disk", str(error))
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            if seen.came:
+                raise
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             if out_of_memory(error):
                 failure = Failure("lost", f"out of memory with {len(shard)} samples: {reason}")
@@ -83,6 +98,7 @@ class Site:
         ctx = self._context(task, shard, kept)
         if task.op != "update":
             metrics, up = self._inspect(task, ctx, state)
+            codec.check(up)
             seconds = time.perf_counter() - start
             return Reply(task.client, up, shard.tests, metrics, seconds=seconds)
         stage = self.parts.stage(task.program, task.round.stage)
@@ -92,7 +108,8 @@ class Site:
         for what, bundle in (("upload", up), ("state", packed)):
             if not is_finite(bundle):
                 raise Diverged(f"its {what} is not finite")
-        metrics = {name: float(value) for name, value in ctx.metrics.items()}
+        codec.check(up)  # what cannot be sent is a failure under every executor
+        metrics = _clean_metrics(ctx.metrics)
         digest = ""
         if packed.tensors or packed.scalars:
             store.save(task.client, task.round.index, task.attempt, packed)  # 7
@@ -151,7 +168,8 @@ class Site:
                 continue
             data = data.labelled() if evaluator.labels else data
             measured = evaluator(net, data, seed)
-            metrics.update({f"{name}/{metric}": value for metric, value in measured.items()})
+            cleaned = _clean_metrics(measured)
+            metrics.update({f"{name}/{metric}": value for metric, value in cleaned.items()})
             matrix = evaluator.confusion(net, data) if counts and measured else None
             if matrix is not None:
                 confusion[name] = matrix
@@ -245,12 +263,26 @@ def estimate_statistics(net: Network, given: Tensors, data: Shard) -> None:
         module.eval()
 
 
+def _clean_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return metrics as plain floats, the same before and after a journey."""
+    cleaned: dict[str, float] = {}
+    for name, value in metrics.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the metric {name!r} is named by {type(name).__name__}, not by text")
+        try:
+            cleaned[name] = float(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            kind = type(value).__name__
+            raise TypeError(f"the metric {name!r} is {kind}, not a number") from None
+    return cleaned
+
+
 def _program(task: Task) -> str:
     """Return whose networks and states a task uses: an evaluation is of the method's model."""
     return task.program if task.op == "update" else METHOD
 
 
-def out_of_memory(error: Exception) -> bool:
+def out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out; on a CPU, torch raises a plain RuntimeError for it."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True

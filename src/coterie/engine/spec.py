@@ -1,16 +1,18 @@
 """What sites and the server are built from, as plain data that other processes can read."""
 
+import copy
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from coterie.core import seeds
-from coterie.core.bundle import ServerState, Tensors
+from coterie.core.bundle import Payload, ServerState, Tensors
 from coterie.core.errors import ConfigError
 from coterie.core.registry import Component
 from coterie.core.settings import Local, NetSettings
@@ -18,10 +20,11 @@ from coterie.core.task import METHOD, ClientId, Round
 from coterie.data.augment import Choice
 from coterie.kit.builder import Builder
 from coterie.kit.evaluator import Evaluator
+from coterie.kit.expect import Expected, Sizes, expect
 from coterie.kit.method import FederatedEvaluator, Method
 from coterie.kit.networks import Nets
 from coterie.kit.objective import Objective
-from coterie.kit.stages import Stage, resolve
+from coterie.kit.stages import Stage, plan_rounds, resolve
 from coterie.native.switch import kernels
 from coterie.nets.heads import Network
 from coterie.nets.precision import bf16
@@ -89,6 +92,7 @@ class Parts:
         }
         self._nets: dict[str, Nets] = {}
         self._stages: dict[str, tuple[Stage, ...]] = {}
+        self._sizes: dict[str, Sizes] = {}
 
     def due(self, name: str, round: Round) -> bool:
         """Whether an evaluator takes part in the evaluation after a round."""
@@ -119,6 +123,52 @@ class Parts:
         """Look up a stage of a program by the name in a task's round."""
         return next(stage for stage in self.stages(program) if stage.name == name)
 
+    def expect(self, program: str, stage: Stage, down: Payload) -> Expected:
+        """Resolve what the uploads of a stage must look like, from its rules and its broadcast."""
+        rules = stage.uploads or {}
+        declared = stage.arrays or any(rule.entries for rule in rules.values())
+        return expect(down, rules, stage.arrays, self.sizes(program) if declared else {})
+
+    def sizes(self, program: str) -> Sizes:
+        """Measure what the words in shapes of a program's declared uploads stand for, once."""
+        if program not in self._sizes:
+            method, nets = self.program(program), self.nets(program)
+            with torch.no_grad():  # of a copy: a network may remember how it was called
+                outputs = copy.deepcopy(nets["model"])(torch.zeros(2, *self.spec.shape))
+            known = {"classes": self.spec.classes}
+            known |= {"width": outputs.h.shape[-1], "projection": outputs.z.shape[-1]}
+            own = {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]
+            ints = {n: v for n, v in own.items() if type(v) is int}
+            words = {**ints, **known, **method.sizes(nets, known)}
+            self._sizes[program] = {n: (v,) if isinstance(v, int) else v for n, v in words.items()}
+        return self._sizes[program]
+
+    def check_uploads(self) -> None:
+        """Raise `ConfigError` for uploads of which no form is known, before the run.
+
+        Every stage is tried on the initial state. What a later stage broadcasts may need more than
+        that; `like` is then checked when the stage begins.
+        """
+        for program in (METHOD, *self.programs):
+            method = self.program(program)
+            server = self.start() if program == METHOD else method.init(self.nets(program))
+            first: dict[str, tuple[Stage, Round]] = {}
+            for stage, round in plan_rounds(self.stages(program), 1, self.spec.seed):
+                if stage.cohort != "none":
+                    first.setdefault(stage.name, (stage, round))
+            for stage, round in first.values():
+                assert stage.broadcast and stage.uploads is not None
+                try:
+                    down = stage.broadcast(server, round)
+                except Exception:
+                    if round.index > 0:
+                        continue
+                    raise
+                if round.index > 0:
+                    rules = {group: r for group, r in stage.uploads.items() if not r.like}
+                    stage = replace(stage, uploads=rules)
+                self.expect(program, stage, down)
+
     def global_model(self, server: ServerState) -> Tensors:
         """Return the global model; `ConfigError` if the method has none."""
         weights = self.method.model(server)
@@ -147,9 +197,14 @@ class Parts:
         with kernels(net.kernel == "native"), bf16(net.precision == "bf16"):
             yield
 
+    @property
+    def uploads(self) -> Path:
+        """The folder of all big arrays of a round, until a checkpoint adopts them."""
+        return Path(self.spec.folder) / "spool"
+
     def spool(self, program: str) -> Path:
         """Return the folder of the server's big arrays, until a checkpoint adopts them."""
-        return Path(self.spec.folder) / "spool" / f"{program}-server"
+        return self.uploads / f"{program}-server"
 
     def fresh(self, program: str, client: ClientId, key: str) -> Tensors:
         """Initialise a network with a seed of this client's own, and return its weights."""

@@ -15,19 +15,24 @@ covariance and is left out. Features are divided by their length, as for all pro
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie import kit
-from coterie.evaluate.shared.federated import HeadEvaluator, score_head
+from coterie.evaluate.shared.federated import SCORES, HeadEvaluator, score_head
 from coterie.evaluate.shared.head import fresh_head, train_head
 from coterie.kit import Answer, Bundle, ClientContext, State, Tensors, fields
 
 _RIDGE = 1e-6  # added to the variances
 _FEWEST = 2  # samples of a class that have a covariance
+_MOMENTS = {
+    "count": kit.Entry("int64", ("classes",), least=0),
+    "sum": kit.Entry("float64", ("classes", "width")),
+    "square": kit.Entry("float64", ("classes", "triangle")),
+}
 
 
 @final
@@ -40,23 +45,36 @@ class CCVR(HeadEvaluator):
     virtual: fields.PositiveCount = 200  # features drawn of every class
     key: str = "ccvr"
 
-    reduce: ClassVar = {"moments": kit.Sum(), "counts": kit.Sum()}  # one is empty in each round
+    def stages(self, rounds: int) -> tuple[kit.Stage, ...]:
+        """Moments, then tests."""
+        sums = {"moments": kit.Sum(entries=_MOMENTS)}
+        collect = kit.Stage("moments", 1, "all", client=self.sum_up, server=self.fit, uploads=sums)
+        counts = {"counts": kit.Sum(entries=SCORES)}
+        test = kit.Stage("test", 1, "all", client=self.test, server=self.count, uploads=counts)
+        return collect, test
 
-    def client_update(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
-        """Sum up the training features; then test the classifier."""
+    def sizes(self, nets: kit.Nets, known: Mapping[str, int]) -> Mapping[str, int]:
+        """`triangle`: the entries of one triangle of a covariance, with the diagonal."""
+        return {"triangle": known["width"] * (known["width"] + 1) // 2}
+
+    def sum_up(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
+        """Sum up the training features of each class."""
         assert state is not None  # `begin` made it
-        if "head" not in down:
-            train = state["train"]
-            sums = moments(train["h"], train["y"], ctx.data.classes)
-            return Bundle({"moments": sums, "counts": {}}), None
-        return Bundle({"moments": {}, "counts": score_head(down["head"], state["test"])}), None
+        train = state["train"]
+        return Bundle({"moments": moments(train["h"], train["y"], ctx.data.classes)}), None
 
-    def server_update(self, ctx: kit.ServerContext, server: Bundle, replies: kit.Replies) -> Bundle:
-        """Train the classifier on virtual features; then keep the clients' counts."""
-        reduced = ctx.reduce(replies)
-        if "head" in server:
-            return server.replace(counts={**server["counts"], **reduced["counts"]})
-        sums = reduced["moments"]
+    def test(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
+        """Test the classifier on the client's own test data."""
+        assert state is not None
+        return Bundle({"counts": score_head(down["head"], state["test"])}), None
+
+    def count(self, ctx: kit.ServerContext, server: Bundle, replies: kit.Replies) -> Bundle:
+        """Keep the sums of the clients' counts."""
+        return server.replace(counts={**server["counts"], **ctx.reduce(replies)["counts"]})
+
+    def fit(self, ctx: kit.ServerContext, server: Bundle, replies: kit.Replies) -> Bundle:
+        """Train the classifier on virtual features."""
+        sums = ctx.reduce(replies)["moments"]
         h, y = draw_virtual(sums, self.virtual, ctx.generator("virtual"))
         head = fresh_head(len(sums["count"]), h)
         if len(y):

@@ -23,7 +23,7 @@ import torch
 from annotated_types import Ge
 
 from coterie import kit
-from coterie.evaluate.shared.federated import HeadEvaluator, score_head
+from coterie.evaluate.shared.federated import HEAD, SCORES, HeadEvaluator, score_head
 from coterie.evaluate.shared.head import fresh_head, train_head
 from coterie.kit import Answer, Bundle, ClientContext, State
 
@@ -37,7 +37,10 @@ class FederatedProbe(HeadEvaluator):
     own_models: bool = False  # a field here, a constant in the base
     key: str = "federated_probe"
 
-    reduce: ClassVar = {"head": kit.Mean(), "counts": kit.Gather()}
+    reduce: ClassVar = {
+        "head": kit.Mean(entries=HEAD),
+        "counts": kit.Gather(entries={**SCORES, "labels": kit.Entry("int64", (), least=0)}),
+    }
 
     def client_update(self, ctx: ClientContext, down: Bundle, state: State) -> Answer:
         """Test the classifier as received, then train it; in the last round only test."""

@@ -4,7 +4,8 @@ One thread per worker sends it tasks. Replies are yielded in the order of the ta
 of the tasks that may start goes first, so that all workers finish a round at about the same time.
 Tasks start only so far ahead of the yielded replies that these fit into `_AHEAD_BYTES`, so that
 memory does not grow with the cohort. If a worker dies, it is replaced and its task is repeated
-while no other task runs, in case memory ran out. After two more deaths the client is lost.
+while no other task runs, in case memory ran out. After two more deaths the client is lost. A worker
+that sends a damaged message counts as dead: what follows in its pipe cannot be trusted.
 """
 
 import os
@@ -18,7 +19,7 @@ import torch
 
 from coterie.core import codec
 from coterie.core.bundle import Bundle, Payload
-from coterie.core.errors import RunFailed
+from coterie.core.errors import CodecError, RunFailed
 from coterie.core.exact import THREAD_VARIABLES
 from coterie.core.task import ClientInfo, Failure, Reply, Task
 from coterie.data.partition import Partition
@@ -66,7 +67,7 @@ class Worker:
             self._down = task.down
         own = codec.encode(task.own) if task.own is not None else b""
         wire.send(self._to, wire.task_head(task), own)
-        return wire.read_reply(*wire.receive(self._from, deadline))
+        return wire.read_reply(*wire.receive(self._from, deadline), task)
 
     def kill(self) -> None:
         """Kill the process; its files are written atomically, so none is left incomplete."""
@@ -279,10 +280,16 @@ class Processes:
                 failure = Failure("late", reason)
                 return Reply(task.client, error=failure, seconds=time.monotonic() - start)
             except wire.Closed:
-                code = self._replace_worker(slot)
+                damage, code = "", self._replace_worker(slot)
+            except CodecError as error:
+                damage, code = str(error), self._replace_worker(slot)
         status = "unknown" if code is None else code
         reason = f"its worker died {_RETRIES + 1} times (last exit status {status})"
-        if code == -9:
+        if damage:
+            reason = (
+                f"its worker failed {_RETRIES + 1} times (at last by a damaged reply: {damage})"
+            )
+        elif code == -9:
             size = len(self._partition.train[task.client])
             reason += f", as when memory runs out; the client has {size} samples"
         return Reply(task.client, error=Failure("lost", reason), seconds=time.monotonic() - start)

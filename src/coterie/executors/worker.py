@@ -13,6 +13,7 @@ from typing import Any
 
 from coterie.core import codec
 from coterie.core.bundle import Bundle
+from coterie.core.errors import CodecError
 from coterie.core.exact import exact_arithmetic, keep_freed_memory
 from coterie.core.task import Failure, Reply
 from coterie.data.partition import Partition
@@ -26,9 +27,10 @@ Message = tuple[dict[str, Any], bytes]
 def _listen(descriptor: int, inbox: "queue.SimpleQueue[Message]") -> None:
     while True:
         try:
-            inbox.put(wire.receive(descriptor))
-        except wire.Closed:
+            message = wire.receive(descriptor, None, wire.HELLO_LIMIT, codec.OWN.total)
+        except (wire.Closed, CodecError):
             os._exit(0)
+        inbox.put(message)
 
 
 def serve(source: int, sink: int) -> None:

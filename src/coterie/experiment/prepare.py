@@ -136,6 +136,7 @@ def prepare(config: Config, folder: Path, given: Divided | None = None) -> Exper
     _check_evaluators(experiment)
     _check_cohort(experiment)
     _check_record(experiment)
+    parts.check_uploads()
     return experiment
 
 

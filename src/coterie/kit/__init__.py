@@ -33,7 +33,7 @@ from coterie.kit.method import FederatedEvaluator, Method
 from coterie.kit.networks import Frozen, Nets, References
 from coterie.kit.objective import Loss, Objective
 from coterie.kit.pairs import PairPool, Pairs
-from coterie.kit.rules import Gather, Mean, Rule, Rules, Sum
+from coterie.kit.rules import Array, Entry, Gather, Mean, Rule, Rules, Sum
 from coterie.kit.stages import Answer, Replies, Stage, State, resolve, split, trim
 from coterie.nets.build import Backbone
 from coterie.nets.heads import (
@@ -48,14 +48,14 @@ from coterie.nets.heads import (
 
 # fmt: off
 __all__ = [
-    "Answer", "Backbone", "Batch", "Blob", "Builder", "Bundle", "ClientContext", "ClientId",
-    "ClientState", "ConfigError", "Diverged", "Evaluator", "FederatedEvaluator", "Frozen", "Gather",
-    "Local", "Loss", "Mean", "Method", "Nets", "Network", "NoReplies", "NormKind", "Objective",
-    "Outputs", "PairPool", "Pairs", "Payload", "References", "Replies", "Reply", "Round", "Rule",
-    "Rules", "ServerContext", "ServerState", "Shard", "Stage", "State", "Stepper", "Sum",
-    "TargetNetwork", "Tensors", "class_imbalance", "clustering", "fields", "follow", "losses",
-    "make_classifier", "mlp_head", "moon_projector", "parameters", "personal", "prototypes",
-    "pull_towards", "resolve", "seeds", "self_supervised", "server_training", "split", "stock",
-    "train", "trim",
+    "Answer", "Array", "Backbone", "Batch", "Blob", "Builder", "Bundle", "ClientContext",
+    "ClientId", "ClientState", "ConfigError", "Diverged", "Entry", "Evaluator",
+    "FederatedEvaluator", "Frozen", "Gather", "Local", "Loss", "Mean", "Method", "Nets", "Network",
+    "NoReplies", "NormKind", "Objective", "Outputs", "PairPool", "Pairs", "Payload", "References",
+    "Replies", "Reply", "Round", "Rule", "Rules", "ServerContext", "ServerState", "Shard", "Stage",
+    "State", "Stepper", "Sum", "TargetNetwork", "Tensors", "class_imbalance", "clustering",
+    "fields", "follow", "losses", "make_classifier", "mlp_head", "moon_projector", "parameters",
+    "personal", "prototypes", "pull_towards", "resolve", "seeds", "self_supervised",
+    "server_training", "split", "stock", "train", "trim",
 ]
 # fmt: on

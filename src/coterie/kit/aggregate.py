@@ -4,89 +4,117 @@ Sums run in cohort order and in float64, and are cast once at the end: another o
 width would change most float32 bits.
 """
 
+import math
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from coterie.core.bundle import Blob, Payload, Scalar, Tensors
-from coterie.core.errors import ConfigError, NoReplies
+from coterie.core.errors import NoReplies
+from coterie.core.schema import describe
 from coterie.core.task import ClientId, Reply
+from coterie.kit.expect import Bounds, Expected
 from coterie.kit.rules import Gather, Mean, Rules
 
 LARGEST = 1e30  # squares of such entries leave float32: no honest update has them
 _SAMPLES_LIMIT = 2**53  # beyond it float64 weights are no longer exact
-
-Schema = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
-
-
-def schema(tensors: Tensors) -> Schema:
-    """Names, dtypes and shapes of a group."""
-    return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+_CHUNK = 1 << 20  # entries of a blob that are looked at together
+_FREE = Bounds()
 
 
 class Screen:
-    """Decides whether a reply may be reduced; says why not."""
+    """Decides whether a reply may be reduced; says why not.
 
-    def __init__(self, down: Payload, rules: Rules) -> None:
-        self._rules = rules
-        self._expected: dict[str, Schema] = {}
-        for group, rule in rules.items():
-            if rule.like and rule.like not in down:
-                raise ConfigError(
-                    f"uploads of the group {group!r} must look like {rule.like!r} of the "
-                    f"broadcast, which has: {', '.join(down.tensors) or 'no group'}"
-                )
-            if (rule.like or group) in down:
-                self._expected[group] = schema(down[rule.like or group])
-        self._arrays: Mapping[str, tuple[str, tuple[int, ...]]] | None = None  # dtype, row shape
+    It compares with what the stage expects, never with what another client sent. `samples` are the
+    numbers of samples that the server knows of, and `folder` is where blobs must lie.
+    """
+
+    def __init__(
+        self,
+        expected: Expected,
+        samples: Mapping[ClientId, int] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self.expected, self._samples, self._folder = expected, samples or {}, folder
 
     def problem(self, reply: Reply) -> str | None:
         """What is wrong with a reply, or None."""
         n = reply.examples
         if isinstance(n, bool) or not isinstance(n, int) or not 0 < n <= _SAMPLES_LIMIT:
             return f"its number of samples is {n!r}"
-        for group in reply.up.tensors:
-            if group not in self._rules:
-                return f"it sent the group {group!r}, expected: {', '.join(self._rules) or 'none'}"
-        for group in self._rules:
-            if group not in reply.up:
-                return f"it did not send the group {group!r}"
-            if problem := self._unlike(group, reply.up[group]) or _wild(group, reply.up[group]):
-                return problem
-        arrays = {name: (blob.dtype, blob.shape[1:]) for name, blob in reply.up.blobs.items()}
-        if self._arrays is not None and arrays != self._arrays:
-            return f"its arrays are {arrays}, not {self._arrays}"
-        # only a reply that is right in every respect may say what the others must look like
-        self._arrays = arrays
-        for group in self._rules:
-            self._expected.setdefault(group, schema(reply.up[group]))
+        schema = self.expected.schema(self._samples.get(reply.client, n))
+        return (
+            schema.problem(describe(reply.up))
+            or self._wild_tensors(reply.up)
+            or self._wrong_arrays(reply.up.blobs)
+            or _wild_scalars(reply.up.scalars)
+        )
+
+    def _wild_tensors(self, up: Payload) -> str | None:
+        for group, tensors in up.tensors.items():
+            for name, tensor in tensors.items():
+                bounds = self.expected.bounds.get((group, name), _FREE)
+                if problem := _wild(tensor, bounds):
+                    return f"{group}/{name} holds {problem}"
         return None
 
-    def _unlike(self, group: str, tensors: Tensors) -> str | None:
-        expected, sent = self._expected.get(group), schema(tensors)
-        if expected is None or expected == sent:
-            return None
-        for name in sorted(expected.keys() | sent.keys()):
-            if name not in sent:
-                return f"group {group!r} misses {name!r}"
-            if name not in expected:
-                return f"group {group!r} has an unknown {name!r}"
-            if sent[name] != expected[name]:
-                return f"{group}/{name} is {_spell(sent[name])}, not {_spell(expected[name])}"
+    def _wrong_arrays(self, blobs: Mapping[str, Blob]) -> str | None:
+        """Compare files with what is said of them before any is opened."""
+        if len({blob.shape[0] for blob in blobs.values()}) > 1:
+            rows = {name: blob.shape[0] for name, blob in blobs.items()}
+            return f"its arrays have different numbers of rows: {rows}"
+        for name, blob in blobs.items():
+            if problem := _misplaced(blob, self._folder):
+                return f"the array {name!r} {problem}"
+            bounds = self.expected.array_bounds.get(name, _FREE)
+            values = blob.open().reshape(-1)
+            for start in range(0, len(values), _CHUNK):
+                if problem := _wild(values[start : start + _CHUNK], bounds):
+                    return f"the array {name!r} holds {problem}"
         return None
 
 
-def _spell(kind: tuple[torch.dtype, tuple[int, ...]]) -> str:
-    return f"{str(kind[0]).removeprefix('torch.')} {list(kind[1])}"
+def _wild(values: Tensor | np.ndarray, bounds: Bounds) -> str | None:
+    """Describe a value that no reply may have, or return None."""
+    if not math.prod(values.shape) or (bounds == _FREE and not _is_float(values)):
+        return None
+    lowest, highest = values.min().item(), values.max().item()  # NaN wins both
+    if _is_float(values):
+        largest = max(-lowest, highest)
+        if not largest <= LARGEST:
+            return f"{largest}"
+    return bounds.problem(lowest, highest)
 
 
-def _wild(group: str, tensors: Tensors) -> str | None:
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and tensor.numel():
-            largest = float(tensor.abs().max())  # NaN wins a maximum
-            if not largest <= LARGEST:
-                return f"{group}/{name} holds {largest}"
+def _is_float(values: Tensor | np.ndarray) -> bool:
+    if isinstance(values, Tensor):
+        return values.is_floating_point()
+    return values.dtype.kind == "f"
+
+
+def _wild_scalars(scalars: Mapping[str, Scalar]) -> str | None:
+    for name, value in scalars.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"the scalar {name!r} is {value}"
+    return None
+
+
+def _misplaced(blob: Blob, folder: Path | None) -> str | None:
+    """Say why a blob is not what it claims to be: a whole file in the folder for such files."""
+    try:
+        status, path = blob.path.lstat(), blob.path.resolve(strict=True)
+    except (OSError, ValueError):  # a path with a zero byte is a ValueError
+        return "is not there"
+    inside = folder is None or path.is_relative_to(folder.resolve())
+    if not inside or not stat.S_ISREG(status.st_mode):
+        return "is no file of the folder for uploads"
+    if status.st_size != blob.nbytes:
+        return f"has {status.st_size} bytes, and its shape needs {blob.nbytes}"
     return None
 
 

@@ -101,6 +101,13 @@ class Method(ABC):
         """
         return {"model": build()}
 
+    def sizes(self, nets: "Nets", known: Mapping[str, int]) -> Mapping[str, int | tuple[int, ...]]:
+        """Words of its own for the shapes of declared uploads.
+
+        `known` has those that every method can use: `classes`, `width`, `projection`.
+        """
+        return {}
+
     @classmethod
     def has(cls, slot: str) -> bool:
         """Whether the class fills a slot that a method may leave out, such as `personal`."""

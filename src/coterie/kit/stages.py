@@ -7,13 +7,13 @@ stage travels to a client: a worker that rebuilt the method finds the same funct
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from coterie.core.bundle import ClientState, Payload, ServerState
 from coterie.core.errors import ConfigError
 from coterie.core.task import ClientId, Reply, Round
-from coterie.kit.rules import Rules, check_rules
+from coterie.kit.rules import Arrays, Rules, check_arrays, check_rules
 
 if TYPE_CHECKING:
     from coterie.kit.context import ClientContext, ServerContext
@@ -44,10 +44,12 @@ class Stage:
     client: ClientPart | None = None
     server: ServerPart | None = None
     uploads: Rules | None = None  # the groups that clients send; {}: none
+    arrays: Arrays = field(default_factory=dict)  # the blobs that clients send
 
     def __post_init__(self) -> None:
         if self.uploads is not None:
             check_rules(self.uploads, f"the stage {self.name!r}")
+        check_arrays(self.arrays, f"the stage {self.name!r}")
 
 
 _SLOTS = {
@@ -81,15 +83,15 @@ def _fill(stage: Stage, method: "Method") -> Stage:
     if stage.rounds < 1:
         raise ConfigError(f"the stage {stage.name!r} of {kind} has {stage.rounds} rounds")
     changes: dict[str, Any] = {}
-    for field, slot in _SLOTS.items():
-        if getattr(stage, field) is not None:
+    for purpose, slot in _SLOTS.items():
+        if getattr(stage, purpose) is not None:
             continue
         if method.has(slot):
-            changes[field] = getattr(method, slot)
-        elif field == "server" or stage.cohort != "none":
+            changes[purpose] = getattr(method, slot)
+        elif purpose == "server" or stage.cohort != "none":
             raise ConfigError(
-                f"the stage {stage.name!r} of {kind} has no function for {field!r}, and {kind} has "
-                f"no {slot}"
+                f"the stage {stage.name!r} of {kind} has no function for {purpose!r}, and {kind} "
+                f"has no {slot}"
             )
     if stage.uploads is None:
         changes["uploads"] = method.reduce
@@ -97,7 +99,7 @@ def _fill(stage: Stage, method: "Method") -> Stage:
 
 
 def _functions(stage: Stage) -> list[Any]:
-    return [getattr(stage, field) for field in (*_SLOTS, "uploads")]
+    return [getattr(stage, name) for name in (*_SLOTS, "uploads", "arrays")]
 
 
 def plan_rounds(

@@ -33,7 +33,11 @@ from torch.nn import functional as F
 from coterie import kit
 from coterie.kit import Answer, Bundle, ClientContext, Loss, Method, Stage, State, fields, stock
 
-_VECTORS: kit.Rules = {"class_sums": kit.Sum(like="prototypes"), "class_counts": kit.Sum()}
+_COUNTS = {"n": kit.Entry("int64", ("classes",), least=0)}
+_VECTORS: kit.Rules = {
+    "class_sums": kit.Sum(like="prototypes"),
+    "class_counts": kit.Sum(entries=_COUNTS),
+}
 
 
 def alpha_at(step: int, horizon: int) -> float:

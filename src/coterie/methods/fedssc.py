@@ -38,7 +38,10 @@ from torch.nn import functional as F
 from coterie import kit
 from coterie.kit import Bundle, ClientContext, Loss, Method, State, Tensors, fields, losses, stock
 
-_VECTORS: kit.Rules = {"class_means": kit.Gather(), "class_counts": kit.Gather()}
+_VECTORS: kit.Rules = {
+    "class_means": kit.Gather(entries={"zs": kit.Entry("float32", ("classes", "projection"))}),
+    "class_counts": kit.Gather(entries={"n": kit.Entry("int64", ("classes",), least=0)}),
+}
 
 All = Literal["all"]
 Warmup = Literal["hold", "ramp", "off"]

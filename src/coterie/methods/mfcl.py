@@ -150,12 +150,26 @@ class MFCL(Method):
         sense = kit.Stage("sense", self.sense_rounds)
         send = kit.Stage("upload", 1, "all", self.drop, self.quorum, steady=True, required=True)
         send = replace(send, broadcast=self.send_encoder, client=self.encode, uploads={})
-        send = replace(send, server=self.keep_pairs)
+        send = replace(send, server=self.keep_pairs, arrays=self._declare_arrays())
         epoch = kit.Stage("contrast", rounds, "none", server=self.contrast)
         if self.refresh == "once":
             return sense, send, epoch
         again, epoch = replace(send, required=False), replace(epoch, rounds=1)
         return sense, send, epoch, *((again, epoch) * (rounds - 1))
+
+    def _declare_arrays(self) -> dict[str, kit.Array]:
+        """The pairs, a row for two views of a sample; the label of every row, where it is sent."""
+        dtype, each = "float16" if self.precision == "fp16" else "float32", "views_cached"
+        arrays = {_PAIRS: kit.Array(dtype, (2, "code"), each)}
+        if self.share_labels:
+            arrays[_LABELS] = kit.Array("int64", (), each, least=0, below="classes")
+        return arrays
+
+    def sizes(self, nets: kit.Nets, known: Mapping[str, int]) -> Mapping[str, tuple[int, ...]]:
+        """`code`: the shape of a representation."""
+        sensor = nets[_SENSOR]
+        assert isinstance(sensor, Autoencoder)
+        return {"code": tuple(sensor.code)}
 
     def nets(self, build: kit.Builder) -> dict[str, kit.Network]:
         """The sensor, the discriminator with its heads, and both as one for images."""

@@ -37,6 +37,7 @@ from coterie import kit
 from coterie.kit import Answer, Bundle, ClientContext, Method, Network, State, clustering, fields
 
 FIRST = ("train",)
+_CENTROIDS = kit.Gather(entries={"c": kit.Entry("float32", ("local_clusters", "projection"))})
 
 
 @torch.no_grad()
@@ -72,7 +73,7 @@ class Orchestra(Method):
 
     objectives = ("rotation",)
     views = ("train", "second", "train")  # the last one is turned
-    reduce: ClassVar = {"model": kit.Mean(), "target": kit.Mean(), "local_centroids": kit.Gather()}
+    reduce: ClassVar = {"model": kit.Mean(), "target": kit.Mean(), "local_centroids": _CENTROIDS}
     leaves: ClassVar[str] = (
         "weights of its network and of a slower copy, centroids of its representations, and its "
         "number of samples"
@@ -89,7 +90,7 @@ class Orchestra(Method):
 
     def stages(self, rounds: int) -> tuple[kit.Stage, ...]:
         """Clusters first, from everybody; then training."""
-        centroids = {"local_centroids": kit.Gather()}
+        centroids = {"local_centroids": _CENTROIDS}
         clusters = kit.Stage("cluster", 1, "all", broadcast=self.send_target, client=self.cluster)
         return replace(clusters, uploads=centroids), kit.Stage("train", rounds)
 

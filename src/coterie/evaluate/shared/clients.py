@@ -15,7 +15,9 @@ def summarise_clients(scores: Scores, metric: str, averages: Mapping[str, str]) 
     Each client counts once. `averages` has the metric of each mean, by the name it is reported as;
     it is taken over the clients that have the metric, and left out where none has.
     """
-    values = np.sort([metrics[metric] for metrics in scores.values()])
+    values = np.sort([metrics[metric] for metrics in scores.values() if metric in metrics])
+    if not len(values):
+        return {}
     worst = max(1, len(values) // 10)
     summary = {
         f"client_{metric}_mean": float(values.mean()),

@@ -7,6 +7,12 @@ from coterie.evaluate.shared.features import features
 from coterie.evaluate.shared.head import count_right
 from coterie.kit import Bundle, FederatedEvaluator, Tensors
 
+HEAD = {
+    "weight": kit.Entry("float32", ("classes", "width")),
+    "bias": kit.Entry("float32", ("classes",)),
+}
+SCORES = {name: kit.Entry("int64", (), least=0) for name in ("right", "tests")}
+
 
 class HeadEvaluator(FederatedEvaluator):
     """Clients keep their features, the server keeps a classifier in the group `head`."""
