@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from coterie.core.batch import Batch
 from coterie.core.bundle import Bundle, ClientState, Payload, ServerState, Tensors
 from coterie.core.task import ClientId, Reply, Round
-from coterie.kit import Gather, Mean, Stage, Sum, stock
+from coterie.kit import Array, Entry, Gather, Mean, Stage, Sum, stock
 from coterie.kit.context import ClientContext, ServerContext
 from coterie.kit.local import Stepper, train
 from coterie.kit.method import FederatedEvaluator, Method
@@ -45,7 +45,8 @@ class Staged(Method):
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         send = Stage("upload", 1, cohort="all", drop=self.delta, quorum=2, required=True)
-        send = replace(send, client=self.encode, server=self.pool)
+        arrays = {"h": Array("float32", ("width",)), "y": Array("int64", (), below="classes")}
+        send = replace(send, client=self.encode, server=self.pool, arrays=arrays)
         contrast = Stage("contrast", 2, cohort="none", server=self.contrast)
         return Stage("sense", rounds), send, contrast
 
@@ -88,12 +89,15 @@ class Staged(Method):
         return server.replace(model=ctx.weights(net))
 
 
+_CALLS = Gather(entries={"count": Entry("int64", (), least=0)})
+
+
 @final
 @dataclass(frozen=True)
 class Addressed(Method):
     """Prototypes by sum and gather, a draw for every client, a count that the client keeps."""
 
-    reduce: ClassVar = {"model": Mean(), "sums": Sum(like="prototypes"), "calls": Gather()}
+    reduce: ClassVar = {"model": Mean(), "sums": Sum(like="prototypes"), "calls": _CALLS}
     weight: float = 0.1
 
     model = stock.global_model

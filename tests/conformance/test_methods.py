@@ -15,6 +15,7 @@ import toy
 from coterie.core import codec
 from coterie.core.bundle import Bundle
 from coterie.core.errors import NoReplies, RunFailed
+from coterie.core.schema import describe
 from coterie.core.settings import ServerSettings
 from coterie.core.task import METHOD, Round, Task
 from coterie.engine.site import Site
@@ -143,7 +144,9 @@ def test_payloads_survive_the_codec_and_pass_the_screen(
         again = codec.decode(codec.encode(bundle))
         assert again.digest() == bundle.digest()
         assert again.nbytes() == bundle.nbytes()
-    assert Screen(down, stage.uploads).problem(reply) is None
+    expected = chosen.parts.expect(METHOD, stage, down)
+    assert expected.schema().problem(describe(reply.up)) is None
+    assert Screen(expected).problem(reply) is None
 
 
 @every_method

@@ -168,9 +168,9 @@ def test_the_bytes_of_evaluation(toy_data: Path, tmp_path: Path, short: None) ->
 
 def test_without_test_samples_there_is_no_result() -> None:
     server = Bundle({"head": {}, "counts": {"labels": torch.tensor(5)}})
-    replies = iter([Reply(0, Bundle({"moments": {}, "counts": zeros()}), 5)])
-    context: Any = Context()
-    server = CCVR().server_update(context, server, replies)
+    replies = iter([Reply(0, Bundle({"counts": zeros()}), 5)])
+    context: Any = Context("counts")
+    server = CCVR().count(context, server, replies)
     assert np.isnan(CCVR().finish(context, server)["ccvr"])
 
 
@@ -181,8 +181,8 @@ def zeros() -> Tensors:
 class Context(ServerContext):
     """Only what adds up."""
 
-    def __init__(self) -> None:
-        self.rules = CCVR.reduce
+    def __init__(self, group: str) -> None:
+        self.rules = {group: Sum()}
 
     def generator(self, purpose: str) -> np.random.Generator:
         return np.random.default_rng(0)
@@ -193,9 +193,9 @@ def test_no_class_with_two_samples_leaves_the_classifier_at_zero() -> None:
 
     def replies() -> Iterator[Reply]:
         for k, (h, y) in enumerate(clients):
-            yield Reply(k, Bundle({"moments": moments(h, y, CLASSES), "counts": {}}), len(y))
+            yield Reply(k, Bundle({"moments": moments(h, y, CLASSES)}), len(y))
 
-    server = CCVR().server_update(Context(), Bundle(), replies())
+    server = CCVR().fit(Context("moments"), Bundle(), replies())
     assert not server["head"]["weight"].any() and server["head"]["weight"].shape == (4, WIDTH)
 
 

@@ -14,8 +14,14 @@ from coterie.engine.cohort import Invited
 from coterie.engine.record import ClientEvent, NoteEvent, Recorders
 from coterie.engine.replies import Replies, combine_digests
 from coterie.kit import Mean
+from coterie.kit.aggregate import Screen
+from coterie.kit.expect import expect
 
 DOWN, RULES = model(1.0), {"model": Mean()}
+
+
+def screener(down: Bundle) -> Screen:
+    return Screen(expect(down, RULES, {}, {}))
 
 
 def good(client: int, **changes: object) -> Reply:
@@ -35,7 +41,7 @@ def screen(
     """The replies of a round after all were screened, and who was passed on."""
     invited = invited or Invited(tuple(reply.client for reply in answers))
     replies = Replies(position(3), invited, Recorders([listener] if listener else []))
-    return replies, [reply.client for reply in replies.screen(iter(answers), down, RULES)]
+    return replies, [reply.client for reply in replies.screen(iter(answers), down, screener(down))]
 
 
 def test_valid_replies_are_passed_on_in_their_order() -> None:
@@ -53,7 +59,7 @@ def test_one_reply_is_taken_at_a_time() -> None:
             yield good(client)
 
     screened = Replies(position(), Invited(tuple(SIZES)), Recorders()).screen(
-        answers(), DOWN, RULES
+        answers(), DOWN, screener(DOWN)
     )
     assert not taken
     next(screened)
@@ -116,7 +122,7 @@ def test_what_single_clients_are_sent_is_counted_beside_the_broadcast() -> None:
     replies = Replies(position(), Invited((0, 1)), Recorders())
     replies.count_own(own)
     replies.count_own(None)
-    list(replies.screen(iter([good(0), good(1)]), DOWN, RULES))
+    list(replies.screen(iter([good(0), good(1)]), DOWN, screener(DOWN)))
     assert replies.bytes_down == own.nbytes() + 2 * DOWN.nbytes()
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from coterie.core.bundle import Blob, Bundle
 from coterie.core.errors import ConfigError, NoReplies
 from coterie.core.task import Reply
 from coterie.kit.aggregate import Screen, reduce
-from coterie.kit.rules import Gather, Mean, Sum
+from coterie.kit.expect import expect
+from coterie.kit.rules import Array, Arrays, Entry, Gather, Mean, Rules, Sum
 
 MEAN = {"model": Mean()}
 
@@ -29,8 +31,15 @@ def reply(client: int = 0, examples: Any = 5, /, **groups: Mapping[str, Tensor])
     return Reply(client, Bundle(groups or {"model": weights()}), examples)  # type: ignore[arg-type]
 
 
-def screen(rules: Mapping[str, str] = MEAN) -> Screen:
-    return Screen(Bundle({"model": weights()}), rules)
+def compare(
+    down: Bundle, rules: Rules, arrays: Arrays | None = None, folder: Path | None = None
+) -> Screen:
+    sizes = {"classes": (3,), "width": (2,), "code": (2, 2)}
+    return Screen(expect(down, rules, arrays or {}, sizes), folder=folder)
+
+
+def screen(rules: Rules = MEAN) -> Screen:
+    return compare(Bundle({"model": weights()}), rules)
 
 
 def with_entry(value: float) -> dict[str, Tensor]:
@@ -62,7 +71,7 @@ def test_wild_entries(value: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_wild_entries_of_every_width(dtype: torch.dtype) -> None:
     tensors = {"w": torch.tensor([1.0, math.nan, 2.0], dtype=dtype)}
-    assert Screen(Bundle({"model": tensors}), MEAN).problem(reply(model=tensors)) is not None
+    assert compare(Bundle({"model": tensors}), MEAN).problem(reply(model=tensors)) is not None
 
 
 @pytest.mark.parametrize(
@@ -95,43 +104,111 @@ def test_missing_and_extra_groups() -> None:
 
 def test_a_group_that_looks_like_another_of_the_broadcast() -> None:
     down = Bundle({"prototypes": {"c": torch.zeros(3, 2)}})
-    check = Screen(down, {"sums": Sum(like="prototypes")})
+    check = compare(down, {"sums": Sum(like="prototypes")})
     assert check.problem(reply(sums={"c": torch.ones(3, 2)})) is None
     assert "not float32 [3, 2]" in check.problem(reply(sums={"c": torch.ones(2, 2)}))
 
 
-def test_a_group_that_is_like_none_must_look_alike_on_all_clients() -> None:
-    check = screen({"stats": Gather()})
-    assert check.problem(reply(stats={"c": torch.full((2,), math.nan)})) is not None
-    assert check.problem(reply(stats={"c": torch.ones(3)})) is None
-    assert check.problem(reply(stats={"c": torch.ones(3)})) is None
-    assert check.problem(reply(stats={"c": torch.ones(2)})) is not None
+STATS = {"stats": Gather(entries={"c": Entry("float32", ("classes", "width"))})}
 
 
-def test_a_reply_with_a_problem_elsewhere_does_not_set_the_pattern() -> None:
-    check = screen({"stats": Gather(), "model": Mean()})
-    bad = reply(stats={"c": torch.ones(7)}, model=with_entry(math.inf))
-    assert check.problem(bad) is not None
-    assert check.problem(reply(stats={"c": torch.ones(3)}, model=weights())) is None
+def test_a_group_that_is_not_in_the_broadcast_must_look_as_declared() -> None:
+    check = screen(STATS)
+    assert check.problem(reply(stats={"c": torch.ones(3, 2)})) is None
+    assert "not float32 [3, 2]" in check.problem(reply(stats={"c": torch.ones(3)}))
+    assert "unknown 'd'" in check.problem(reply(stats={"c": torch.ones(3, 2), "d": torch.ones(1)}))
 
 
-def test_arrays_must_look_like_the_first_good_ones(tmp_path: Path) -> None:
-    def with_rows(number: int, rows: np.ndarray, name: str = "h") -> Reply:
-        blob = Blob.write(tmp_path / str(number), [rows])
-        return Reply(number, Bundle({}, {}, {name: blob}), 5)
+@pytest.mark.parametrize("wrong", [torch.ones(7), torch.ones(3, 2).double(), torch.ones(0)])
+def test_one_wrong_first_client_does_not_get_the_others_rejected(wrong: Tensor) -> None:
+    check = screen(STATS)
+    assert check.problem(reply(0, stats={"c": wrong})) is not None
+    assert check.problem(reply(1, stats={"c": torch.ones(3, 2)})) is None
 
-    check = screen({})
-    assert check.problem(with_rows(0, np.zeros((4, 2), np.float16))) is None
-    assert check.problem(with_rows(1, np.zeros((9, 2), np.float16))) is None  # any number of rows
-    for number, rows in enumerate((np.zeros((4, 3), np.float16), np.zeros((4, 2), np.float32))):
-        assert "its arrays are" in str(check.problem(with_rows(2 + number, rows)))
-    assert check.problem(with_rows(4, np.zeros((4, 2), np.float16), "z")) is not None
-    assert check.problem(Reply(5, Bundle(), 5)) is not None
+
+def test_a_group_of_which_no_form_is_known_is_an_error_of_the_method() -> None:
+    with pytest.raises(ConfigError, match=r"'stats' have no form: .* has model; .*entries="):
+        screen({"stats": Gather()})
+    with pytest.raises(ConfigError, match=r"unknown side 'depth'; known: classes, width, code"):
+        screen({"stats": Gather(entries={"c": Entry("float32", ("depth",))})})
+
+
+def test_declared_bounds() -> None:
+    check = screen({"n": Sum(entries={"n": Entry("int64", ("classes",), least=0, below=9)})})
+    assert check.problem(reply(n={"n": torch.tensor([0, 8, 3])})) is None
+    assert "below 0" in check.problem(reply(n={"n": torch.tensor([0, -1, 3])}))
+    assert "not below 9" in check.problem(reply(n={"n": torch.tensor([0, 9, 3])}))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_entries_that_cannot_be_added_up_are_rejected(dtype: torch.dtype) -> None:
+    tensors = weights() | {"w": torch.ones(2, 3).to(dtype)}
+    assert "not float32 [2, 3]" in screen().problem(reply(model=tensors))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_scalars_that_are_not_finite(value: float) -> None:
+    sent = Reply(0, Bundle({"model": weights()}, {"x": value}), 5)
+    assert screen().problem(sent) == f"the scalar 'x' is {value}"
+
+
+ARRAYS = {"h": Array("float16", ("code",), each=2), "y": Array("int64", (), 2, 0, "classes")}
+H, Y = np.ones((4, 2, 2), np.float16), np.arange(4) % 3
+
+
+def with_arrays(folder: Path, h: np.ndarray = H, y: np.ndarray = Y, /, examples: int = 5) -> Reply:
+    blobs = {name: Blob.write(folder / name, [rows]) for name, rows in (("h", h), ("y", y))}
+    return Reply(0, Bundle(blobs=blobs), examples)
+
+
+def test_arrays_must_look_as_declared(tmp_path: Path) -> None:
+    check = compare(Bundle(), {}, ARRAYS, tmp_path)
+    assert check.problem(with_arrays(tmp_path)) is None
+    assert check.problem(with_arrays(tmp_path, H[:0], Y[:0])) is None
+    wrong = {
+        "not rows of float16": with_arrays(tmp_path / "a", H.astype(np.float32)),
+        "not rows of float16 ": with_arrays(tmp_path / "b", H[:, :1]),
+        "4 rows, at most 2": with_arrays(tmp_path / "c", examples=1),
+        "different numbers of rows": with_arrays(tmp_path / "d", H, Y[:3]),
+        "holds 3, which is not below 3": with_arrays(tmp_path / "e", H, Y + 1),
+        "holds -1, which is below 0": with_arrays(tmp_path / "f", H, Y - 1),
+        "holds nan": with_arrays(tmp_path / "g", H * np.float16(math.nan)),
+        "did not send the array": Reply(0, Bundle(), 5),
+    }
+    for problem, sent in wrong.items():
+        assert problem.strip() in str(check.problem(sent))
+
+
+def test_an_array_is_a_whole_file_of_the_folder_for_uploads(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "in", tmp_path / "out"
+    check = compare(Bundle(), {}, ARRAYS, folder)
+    assert check.problem(with_arrays(folder / "0")) is None
+    no_file = "no file of the folder for uploads"
+    assert no_file in str(check.problem(with_arrays(outside)))
+    good = with_arrays(folder / "0")
+    (folder / "link").symlink_to(outside / "h")
+    (folder / "away").symlink_to(outside)
+    (folder / "folder").mkdir()
+    for path in ("link", "away/h", "../out/h", "folder"):
+        blobs = {**good.up.blobs, "h": replace(good.up.blobs["h"], path=folder / path)}
+        assert no_file in str(check.problem(replace(good, up=Bundle(blobs=blobs))))
+    for path in ("absent", "zero\0byte"):
+        blobs = {**good.up.blobs, "h": replace(good.up.blobs["h"], path=folder / path)}
+        assert "is not there" in str(check.problem(replace(good, up=Bundle(blobs=blobs))))
+
+
+def test_a_file_that_is_shorter_than_its_shape_is_rejected_unopened(tmp_path: Path) -> None:
+    check = compare(Bundle(), {}, ARRAYS, tmp_path)
+    sent = with_arrays(tmp_path)
+    sent.up.blobs["h"].path.write_bytes(b"short")
+    assert "has 5 bytes, and its shape needs 32" in str(check.problem(sent))
+    huge = {**sent.up.blobs, "h": replace(sent.up.blobs["h"], shape=(4, 2**40, 2**40))}
+    assert "not rows of" in str(check.problem(Reply(0, Bundle(blobs=huge), 5)))
 
 
 def test_a_group_like_one_that_is_not_broadcast_is_an_error_of_the_method() -> None:
     with pytest.raises(ConfigError, match=r"'sums' must look like 'prototypes' .* has: model"):
-        Screen(Bundle({"model": weights()}), {"sums": Sum(like="prototypes")})
+        compare(Bundle({"model": weights()}), {"sums": Sum(like="prototypes")})
 
 
 def test_mean_and_sum() -> None:
@@ -219,14 +296,18 @@ def spoiled(kind: str) -> Reply:
         "key": reply(99, 5, model={"v": torch.ones(2, 3)}),
         "extra": reply(99, 5, model=weights(), more=weights()),
         "empty": Reply(99, Bundle(), 5),
-        "samples": reply(99, 0),
+        "inf": reply(99, 5, model=with_entry(math.inf)),
+        "complex": reply(99, 5, model={"w": torch.ones(2, 3) * 1j, "count": torch.tensor(4)}),
+        **{f"samples {n!r}": reply(99, n) for n in SAMPLES},
     }[kind]
 
 
-KINDS = ["nan", "huge", "shape", "dtype", "key", "extra", "empty", "samples"]
+SAMPLES: list[Any] = [0, -1, math.nan, 1e18, 10**18, True, "5"]
+KINDS = ["nan", "inf", "huge", "shape", "dtype", "complex", "key", "extra", "empty"]
+KINDS += [f"samples {n!r}" for n in SAMPLES]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(
     st.lists(st.tuples(st.integers(1, 1000), st.floats(-1e6, 1e6, width=32)), min_size=1),
     st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 20)), max_size=6),
