@@ -183,3 +183,40 @@ def test_a_blob_notices_damage(tmp_path: Path) -> None:
     assert not blob.is_intact()
     blob.path.mkdir()
     assert not blob.is_intact()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.float32(0.5), np.float64(0.1), np.int64(3), np.bool_(True), np.str_("a"), np.uint8(7)],
+)
+def test_scalars_of_numpy_become_plain_ones(value: np.generic) -> None:
+    (found,) = Bundle(scalars={"x": value}).scalars.values()  # type: ignore[dict-item]
+    assert found == value.item() and type(found) in (int, float, bool, str)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (b"a", "bytes"),
+        (None, "NoneType"),
+        ([1], "list"),
+        (1j, "complex"),
+        (np.bytes_(b"a"), "bytes"),
+    ],
+)
+def test_a_scalar_that_json_cannot_carry_is_refused_by_name(value: object, kind: str) -> None:
+    with pytest.raises(TypeError, match=f"the scalar 'x' is {kind}, not a number"):
+        Bundle(scalars={"x": value})  # type: ignore[dict-item]
+
+
+def test_a_tensor_is_no_scalar() -> None:
+    with pytest.raises(TypeError, match=r"'x' is Tensor, .*; .item\(\) gives its number"):
+        Bundle(scalars={"x": torch.ones(())})  # type: ignore[dict-item]
+
+
+def test_an_integer_without_end_and_half_a_character_are_refused() -> None:
+    assert Bundle(scalars={"x": -(2**1024 - 1)}).scalars["x"] == -(2**1024 - 1)
+    with pytest.raises(TypeError, match="'x' is an integer of 1025 bits"):
+        Bundle(scalars={"x": 2**1024})
+    with pytest.raises(TypeError, match="'x' is text that UTF-8 cannot write"):
+        Bundle(scalars={"x": "\ud800"})

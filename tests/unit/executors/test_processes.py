@@ -11,7 +11,7 @@ import torch
 
 from coterie.core import codec
 from coterie.core.bundle import Bundle
-from coterie.core.errors import RunFailed
+from coterie.core.errors import CodecError, RunFailed
 from coterie.core.registry import Component
 from coterie.core.settings import Local, NetSettings
 from coterie.core.task import Failure, Reply, Round, Task
@@ -200,6 +200,20 @@ def test_a_client_whose_workers_die_three_times_is_lost_and_the_others_are_not(
     assert failure is not None and failure.kind == "lost"
     assert "3 times" in failure.reason and words in failure.reason
     assert [task.client for task in office.asked].count(1) == 3
+
+
+def test_a_worker_that_sends_a_damaged_reply_counts_as_dead(office: Office) -> None:
+    def script(worker: Scripted, task: Task) -> Reply:
+        if task.client == 1:
+            raise CodecError("not a message: its header has no kind")
+        return answer(worker, task)
+
+    office.script = script
+    replies = list(make(2).run(task(client) for client in SIZES))
+    assert [reply.client for reply in replies] == [0, 1, 2]
+    assert replies[1].error is not None and replies[1].error.kind == "lost"
+    assert "damaged reply: not a message: its header has no kind" in replies[1].error.reason
+    assert [reply.error for reply in (replies[0], replies[2])] == [None, None]
 
 
 def test_a_client_without_memory_is_tried_again_in_a_fresh_process_and_then_lost(

@@ -1,0 +1,66 @@
+"""A signal to stop is told from a `KeyboardInterrupt` that is only raised."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import NoReturn
+
+import pytest
+
+from coterie.core import interrupts
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Set back what tests do to the handlers."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_signal_is_noted_and_does_what_it_did_before() -> None:
+    with pytest.raises(KeyboardInterrupt), interrupts.watch() as seen:
+        os.kill(os.getpid(), signal.SIGINT)
+    assert seen.came
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_exception_alone_is_no_signal() -> None:
+    with pytest.raises(KeyboardInterrupt), interrupts.watch() as seen:
+        raise KeyboardInterrupt
+    assert not seen.came
+
+
+def test_a_handler_that_replaced_itself_stays_replaced() -> None:
+    def stop(number: int, frame: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    with pytest.raises(KeyboardInterrupt), interrupts.watch() as seen:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert seen.came
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupts.watch() as seen:
+        os.kill(os.getpid(), signal.SIGINT)
+    assert not seen.came
+
+
+def test_other_threads_leave_the_handlers_alone() -> None:
+    found: list[object] = []
+
+    def work() -> None:
+        with interrupts.watch():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [signal.default_int_handler]
