@@ -1,0 +1,79 @@
+"""A method whose clients do what they must not. Workers import this file as `rude_methods`."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+
+from coterie.core.bundle import Bundle, ClientState, Payload, ServerState
+from coterie.core.task import Reply
+from coterie.kit import ClientContext, Entry, Gather, Mean, Method, ServerContext, stock, train
+
+WRONG: dict[str, Any] = {
+    "shape": torch.ones(7),
+    "dtype": torch.ones(3, dtype=torch.float64),
+    "nan": torch.tensor([1.0, float("nan"), 1.0]),
+    "large": torch.full((3,), 1e38),
+    "complex": torch.ones(3) * 1j,
+}
+SCALARS: dict[str, Any] = {
+    "bytes": b"a",
+    "integer": 1 << 5000,
+    "numpy": np.float32(0.5),
+    "not a number": float("nan"),
+}
+
+
+@final
+@dataclass(frozen=True)
+class Rude(Method):
+    """FedAvg with a vector by class; client k does what `faults[k]` says."""
+
+    faults: tuple[str, ...] = ()
+
+    reduce: ClassVar = {
+        "model": Mean(),
+        "stats": Gather(entries={"v": Entry("float32", ("classes",))}),
+    }
+
+    init = stock.start_from_net
+    broadcast = stock.send_model
+    model = stock.global_model
+
+    def client_update(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        fault = self.faults[ctx.id] if ctx.id < len(self.faults) else ""
+        if fault == "exit":
+            sys.exit("enough")
+        if fault == "interrupt":
+            raise KeyboardInterrupt
+        net = ctx.net(down["model"])
+        train(ctx, net, ctx.objective.loss)
+        stats = {"v": WRONG.get(fault, torch.ones(3))}
+        scalars = {"x": SCALARS[fault]} if fault in SCALARS else {}
+        return Bundle({"model": ctx.shared(net), "stats": stats}, scalars), None
+
+    def server_update(
+        self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
+    ) -> ServerState:
+        reduced = ctx.reduce(replies)
+        ctx.metrics["stats"] = float(sum(t["v"].sum() for t in reduced.gathered["stats"].values()))
+        return ctx.step(server, reduced["model"])
+
+
+@final
+@dataclass(frozen=True)
+class Undeclared(Method):
+    """Sends a group of which nobody knows what it must look like."""
+
+    reduce: ClassVar = {"model": Mean(), "stats": Gather()}
+
+    init = stock.start_from_net
+    broadcast = stock.send_model
+    client_update = stock.train_objective
+    server_update = stock.average
+    model = stock.global_model
