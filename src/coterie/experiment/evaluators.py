@@ -25,7 +25,7 @@ _KEY = re.compile(r"(?!method$)[A-Za-z][A-Za-z0-9_.-]*")  # `method` is the prog
 
 
 @dataclass(frozen=True)
-class Entry:
+class EvaluatorEntry:
     """One evaluator as it was asked for."""
 
     origin: str  # `evaluate.with` or `evaluate.last`
@@ -61,9 +61,9 @@ def names() -> tuple[str, ...]:
     return tuple(sorted({*registry.names("evaluate"), *ALIASES}))
 
 
-def read_entries(table: Mapping[str, Any]) -> tuple[list[Entry], dict[str, Any]]:
+def read_entries(table: Mapping[str, Any]) -> tuple[list[EvaluatorEntry], dict[str, Any]]:
     """Read the entries of an `[evaluate]` table; also return the table with their keys instead."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, EvaluatorEntry] = {}
     keys = dict(table)
     for name, default in _DEFAULTS.items():
         listed = table.get(name, default)
@@ -102,15 +102,15 @@ def make_evaluators(table: Mapping[str, Any]) -> Evaluators:
     return Evaluators(made, resolved, tuple(e.key for e in entries if e.part is not None))
 
 
-def _read(origin: str, entry: Any) -> Entry:
+def _read(origin: str, entry: Any) -> EvaluatorEntry:
     if is_dataclass(entry):
         described = own.describe("evaluate", entry)
         if described.part is not None:
-            return Entry(origin, described.name, part=entry)
+            return EvaluatorEntry(origin, described.name, part=entry)
         given = {} if isinstance(entry, type) else _write_changed(entry)
-        return Entry(origin, described.name, given)
+        return EvaluatorEntry(origin, described.name, given)
     if isinstance(entry, str):
-        return Entry(origin, entry)
+        return EvaluatorEntry(origin, entry)
     if not isinstance(entry, Mapping):
         example = '{ name = "knn", k = 5 }'
         raise ConfigError(
@@ -124,10 +124,10 @@ def _read(origin: str, entry: Any) -> Entry:
             f"{origin}: as = {key!r} of {name!r} must be a word of letters, digits, '_', '-' and "
             "'.', other than 'method'"
         )
-    return Entry(origin, name, _without_name(entry))
+    return EvaluatorEntry(origin, name, _without_name(entry))
 
 
-def _make(entry: Entry) -> Any:
+def _make(entry: EvaluatorEntry) -> Any:
     from coterie.kit.evaluator import Evaluator
     from coterie.kit.method import FederatedEvaluator
 
@@ -155,7 +155,7 @@ def _make(entry: Entry) -> Any:
         raise ConfigError(f"{what} cannot be made: {error}") from error
 
 
-def _shorten(entry: Entry, evaluator: Any) -> Any:
+def _shorten(entry: EvaluatorEntry, evaluator: Any) -> Any:
     """Write the shortest entry for an evaluator: its name, or a table with what differs."""
     given = _write_changed(evaluator, ALIASES.get(entry.name, {}))
     if entry.key != entry.name:

@@ -16,7 +16,7 @@ from typing import Any
 from coterie.core import registry
 from coterie.evaluate import ALIASES
 from coterie.experiment import own
-from coterie.experiment.evaluators import SPELLING, Entry, names
+from coterie.experiment.evaluators import SPELLING, EvaluatorEntry, names
 from coterie.experiment.schema import check_keys
 
 DEFAULT_CHOICE = {"partition": "dirichlet", "objective": "supervised", "method": "fedavg"}
@@ -51,7 +51,7 @@ def check_name(table: str, name: str) -> None:
         registry.check_known(f"{table}.{own.MAIN[table]}", name, registry.names(NAMED[table]))
 
 
-def check_entry(entry: Entry) -> None:
+def check_entry(entry: EvaluatorEntry) -> None:
     """Check the name and keys of an evaluator."""
     if ":" in entry.name or entry.part is not None:
         return

@@ -119,7 +119,7 @@ class FederatedEvaluator(Method):
     """An evaluator that is itself a federated program with rounds of its own.
 
     The engine plays it over the same executor: `start`, then the `rounds` rounds of its one stage
-    with every client, then `finish`. Its clients' states live only as long as one evaluation, and
+    (or of those that `stages` gives) with every client, then `finish`. Its clients' states live only as long as one evaluation, and
     its bytes are reported apart.
     """
 

@@ -6,7 +6,7 @@ import pytest
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
-from coterie.experiment.evaluators import Entry
+from coterie.experiment.evaluators import EvaluatorEntry
 from coterie.experiment.own import GIVEN
 from coterie.experiment.part_keys import check_entry, check_name, check_part, read_fields
 
@@ -30,10 +30,10 @@ def test_keys_of_a_file_are_not_held_against_another_part() -> None:
 
 
 def test_an_alias_takes_the_keys_of_its_evaluator() -> None:
-    check_entry(Entry("evaluate.with", "probe_1", {"as": "few", "layer": "z"}))
-    check_entry(Entry("evaluate.with", "own:Class", {"anything": 1}))
+    check_entry(EvaluatorEntry("evaluate.with", "probe_1", {"as": "few", "layer": "z"}))
+    check_entry(EvaluatorEntry("evaluate.with", "own:Class", {"anything": 1}))
     with pytest.raises(ConfigError, match=r"evaluate\.with: probe_1 has no key 'k'"):
-        check_entry(Entry("evaluate.with", "probe_1", {"k": 5}))
+        check_entry(EvaluatorEntry("evaluate.with", "probe_1", {"k": 5}))
 
 
 def test_a_data_set_or_backbone_is_a_file_or_the_users_own() -> None:
