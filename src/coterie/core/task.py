@@ -13,6 +13,7 @@ from coterie.core.schema import Schema
 ClientId = int
 Operation = Literal["update", "evaluate", "personal"]
 Problem = Literal["diverged", "failed", "skipped", "lost", "late", "disk", "refused"]
+MOST_METRICS, LONGEST_NAME = 10_000, 200  # of a reply: metrics, and characters of their names
 METHOD = "method"  # the program of all tasks but those of federated evaluators
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from coterie.core import codec, interrupts, seeds
 from coterie.core.bundle import Bundle, ClientState, Payload, Tensors
 from coterie.core.errors import CheckpointError, Diverged
-from coterie.core.task import METHOD, ClientId, Failure, Reply, Task
+from coterie.core.task import LONGEST_NAME, METHOD, MOST_METRICS, ClientId, Failure, Reply, Task
 from coterie.data.batches import DataShard
 from coterie.data.datasets import open_cached
 from coterie.data.partition import Partition
@@ -34,6 +34,7 @@ from coterie.nets.heads import Network
 from coterie.nets.norm import BATCH_NORMS
 
 _FEWEST = 2  # samples that a client needs to train: losses are defined on two or more
+_LONGEST_REASON, _LONGEST_TRACE = 2000, 50_000  # characters that are sent of an exception
 _KEPT = "site:"  # prefix of groups of a saved state that the site loads back into networks
 _BEFORE = -1  # the round of a state that a program's client made before the first round
 _NOTHING = "site:nothing"  # marks a saved state for which the method itself returned None
@@ -81,11 +82,11 @@ class Site:
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             if seen.came:
                 raise
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            reason = f"{type(error).__name__}: {error}".splitlines()[0][:_LONGEST_REASON]
             if out_of_memory(error):
                 failure = Failure("lost", f"out of memory with {len(shard)} samples: {reason}")
             else:
-                failure = Failure("failed", reason, traceback.format_exc())
+                failure = Failure("failed", reason, traceback.format_exc()[-_LONGEST_TRACE:])
         finally:
             self.parts.nets(_program(task)).release()
         return Reply(task.client, error=failure, seconds=time.perf_counter() - start)
@@ -266,9 +267,13 @@ def estimate_statistics(net: Network, given: Tensors, data: Shard) -> None:
 def _clean_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return metrics as plain floats, the same before and after a journey."""
     cleaned: dict[str, float] = {}
+    if len(metrics) > MOST_METRICS:
+        raise ValueError(f"it has {len(metrics)} metrics, at most {MOST_METRICS} are sent")
     for name, value in metrics.items():
         if not isinstance(name, str):
             raise TypeError(f"the metric {name!r} is named by {type(name).__name__}, not by text")
+        if len(name) > LONGEST_NAME:
+            raise ValueError(f"the name of the metric {name[:60]!r}... is {len(name)} long")
         try:
             cleaned[name] = float(value)
         except (TypeError, ValueError, OverflowError, RuntimeError):

@@ -25,7 +25,7 @@ from coterie.core.codec import Limits
 from coterie.core.errors import CodecError
 from coterie.core.header import MALFORMED, parse_json
 from coterie.core.schema import Schema
-from coterie.core.task import Attempt, Failure, Operation, Problem, Reply, Round, Task
+from coterie.core.task import MOST_METRICS, Attempt, Failure, Operation, Problem, Reply, Round, Task
 
 _PREFIX = struct.Struct("<IQ")
 _BUFFER = 1 << 20
@@ -33,9 +33,8 @@ _TASK_FIELDS = ("op", "client", "round", "program", "attempt")  # all but the pa
 _REPLY_FIELDS = ("client", "examples", "metrics", "error", "seconds", "state")
 _FAILURE_FIELDS = ("kind", "reason", "trace")
 _SHA256 = re.compile("([0-9a-f]{64})?")
-HEAD_LIMIT = 1 << 20  # bytes of JSON from a worker or client: metrics, a reason, a traceback
+HEAD_LIMIT = 1 << 22  # bytes of JSON from a worker or client: metrics, a reason, a traceback
 HELLO_LIMIT = 1 << 28  # the same from the main process: the first message has all clients' names
-_METRICS = 10_000  # names, at most
 
 Decode = Callable[[bytes, Limits, Schema | None], Bundle]
 
@@ -155,7 +154,9 @@ def read_reply(
     client, metrics, seconds, error = (head[n] for n in ("client", "metrics", "seconds", "error"))
     _check(_is_whole(client) and (task is None or client == task.client), "client", client)
     _check(type(head["examples"]) is int, "examples", head["examples"])
-    _check(type(metrics) is dict and len(metrics) <= _METRICS, "metrics", type(metrics).__name__)
+    _check(
+        type(metrics) is dict and len(metrics) <= MOST_METRICS, "metrics", type(metrics).__name__
+    )
     for name, value in metrics.items():
         _check(type(value) in (int, float), name, value)
     _check(type(seconds) in (int, float) and math.isfinite(seconds), "seconds", seconds)

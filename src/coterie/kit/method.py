@@ -119,8 +119,8 @@ class FederatedEvaluator(Method):
     """An evaluator that is itself a federated program with rounds of its own.
 
     The engine plays it over the same executor: `start`, then the `rounds` rounds of its one stage
-    (or of those that `stages` gives) with every client, then `finish`. Its clients' states live only as long as one evaluation, and
-    its bytes are reported apart.
+    (or of those that `stages` gives) with every client, then `finish`. Its clients' states live
+    only as long as one evaluation, and its bytes are reported apart.
     """
 
     where: ClassVar[Literal["federated"]] = "federated"

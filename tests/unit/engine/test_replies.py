@@ -213,3 +213,18 @@ def test_every_answer_is_an_event_whatever_it_says() -> None:
 def test_the_time_of_every_answer_is_kept() -> None:
     replies, _ = screen([good(0, seconds=2.0), replace(failed(1, "late"), seconds=5.0)])
     assert replies.seconds == {0: 2.0, 1: 5.0}
+
+
+def test_an_upload_that_was_refused_undecoded_is_rejected_and_counted() -> None:
+    error = Failure("refused", "model/w is float64 [1], not float32 [1]", nbytes=8)
+    replies, passed = screen([Reply(0, error=error, state="0" * 64), good(1)])
+    assert passed == [1]
+    assert replies.rejected == {"0": error.reason}
+    assert replies.bytes_up == 8 + good(1).up.nbytes()
+    assert replies.states == {0: (3, "0" * 64)}
+
+
+def test_an_upload_that_was_refused_and_lost_was_not_sent() -> None:
+    error = Failure("refused", "a reason", nbytes=8)
+    replies, _ = screen([Reply(0, error=error)], Invited((0,), {0: "after"}))
+    assert list(replies.lost) == ["0"] and not replies.rejected and replies.bytes_up == 0

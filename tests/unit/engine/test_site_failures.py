@@ -147,3 +147,9 @@ def test_a_metric_that_is_no_number_fails_by_name(data: str, tmp_path: Path) -> 
     down = Bundle({"evaluated": {WEIGHT: torch.tensor([2.0])}})
     reply = site.run(Task("evaluate", 0, position(), down))
     assert "is NoneType, not a number" in failure(reply).reason
+
+
+def test_a_long_reason_is_cut(ask: Ask) -> None:
+    found = failure(ask(leave(ValueError("x" * 10**6))))
+    assert found.reason.startswith("ValueError: xxx") and len(found.reason) == 2000
+    assert len(found.trace) <= 50_000
