@@ -6,7 +6,7 @@ CoterieError                 one line with the key or path, the value and the re
 ├── RunFailed          4     the run cannot continue: it diverged, or no client answered
 │   └── NoReplies            no client answered in this round, which is then skipped
 ├── CheckpointError    5     a damaged checkpoint, or a disk that cannot be written
-├── CodecError         4     bytes that are not an encoded bundle
+├── CodecError         4     a message or bundle that is damaged, too large or not as expected
 ├── Diverged           4     a loss or weight that is not finite; ends one client's task
 └── Interrupted      130     Ctrl-C or SIGTERM
 """
@@ -47,7 +47,7 @@ class CheckpointError(CoterieError):
 
 
 class CodecError(CoterieError):
-    """Bytes that do not decode to a bundle."""
+    """Bytes that are not the message or bundle that they should be."""
 
 
 class Diverged(CoterieError):
