@@ -6,7 +6,7 @@ from typing import Literal
 
 from coterie.core import seeds
 from coterie.core.settings import Cohort
-from coterie.core.task import ClientId, ClientInfo
+from coterie.core.task import ClientId, ClientInfo, Task
 from coterie.data.partition import Partition
 from coterie.kit.stages import Stage
 
@@ -35,6 +35,12 @@ def list_clients(shares: Partition) -> list[ClientInfo]:
         ClientInfo(client, name, len(shares.train[client]), len(shares.test[client]))
         for client, name in zip(shares.clients, shares.names, strict=True)
     ]
+
+
+def count_samples(shares: Partition, task: Task) -> int:
+    """Estimate the work of a task by its number of samples."""
+    share = shares.train if task.op == "update" else shares.test
+    return len(share[task.client])
 
 
 def split_unseen(

@@ -1,7 +1,7 @@
 """A site does the clients' work: it holds their data and states, and answers tasks.
 
-A simulation has one site in every worker, each able to act for any client; the run directory
-holds the states that they share.
+A simulation has one site in every worker, each able to act for any client; the states that they
+share are in the run directory, or come with the tasks (`client_files`).
 """
 
 import functools
@@ -22,11 +22,10 @@ from coterie.core.task import LONGEST_NAME, METHOD, MOST_METRICS, ClientId, Fail
 from coterie.data.batches import DataShard
 from coterie.data.datasets import open_cached
 from coterie.data.partition import Partition
-from coterie.engine.client_states import StateStore
+from coterie.engine.client_files import MODEL, ClientFiles, RunFolder
 from coterie.engine.cohort import keeps_confusion
 from coterie.engine.evaluation import CONFUSION
 from coterie.engine.play import is_finite
-from coterie.engine.rundir import write_weights
 from coterie.engine.spec import Parts, Spec
 from coterie.kit.context import ClientContext, Shard
 from coterie.kit.networks import Frozen
@@ -36,22 +35,21 @@ from coterie.nets.norm import BATCH_NORMS
 _FEWEST = 2  # samples that a client needs to train: losses are defined on two or more
 _LONGEST_REASON, _LONGEST_TRACE = 2000, 50_000  # characters that are sent of an exception
 _KEPT = "site:"  # prefix of groups of a saved state that the site loads back into networks
-_BEFORE = -1  # the round of a state that a program's client made before the first round
 _NOTHING = "site:nothing"  # marks a saved state for which the method itself returned None
 
 
 class Site:
     """Answers tasks for the clients of a partition."""
 
-    def __init__(self, spec: Spec, partition: Partition) -> None:
+    def __init__(self, spec: Spec, partition: Partition, files: ClientFiles | None = None) -> None:
         self.spec, self.partition, self.parts = spec, partition, Parts(spec)
+        self._files = files or RunFolder(Path(spec.folder), partition, self.parts.programs)
         self.dataset, nets = open_cached(Path(spec.data)), self.parts.nets(METHOD)
         if nets["model"].unit_images:
             self.dataset = self.dataset.without_normalisation()
         self._make_shard = functools.partial(
             DataShard, self.dataset, device=spec.device, in_lanes=nets.in_lanes
         )
-        self._attempt = 0
 
     def run(self, task: Task) -> Reply:
         """Answer a task; an exception becomes a reply with `error`.
@@ -92,10 +90,7 @@ class Site:
         return Reply(task.client, error=failure, seconds=time.perf_counter() - start)
 
     def _answer(self, task: Task, shard: DataShard, start: float) -> Reply:
-        store = self._store(task)
-        # an evaluation may read the state saved in this round; an update may not
-        saved = store.load(task.client, task.round.index + (task.op != "update"))  # 5
-        state, kept = _unpack(saved)
+        state, kept = _unpack(self._files.load(task))  # 5
         ctx = self._context(task, shard, kept)
         if task.op != "update":
             metrics, up = self._inspect(task, ctx, state)
@@ -113,7 +108,7 @@ class Site:
         metrics = _clean_metrics(ctx.metrics)
         digest = ""
         if packed.tensors or packed.scalars:
-            store.save(task.client, task.round.index, task.attempt, packed)  # 7
+            self._files.save(task, packed)  # 7
             digest = packed.digest()
         seconds = time.perf_counter() - start
         return Reply(task.client, up, len(shard), metrics, seconds=seconds, state=digest)
@@ -134,15 +129,12 @@ class Site:
         if task.client in self.spec.unseen and ctx.nets.local_buffers and len(ctx.data) >= _FEWEST:
             estimate_statistics(net.net, weights, ctx.data)
         if task.op == "personal":
-            file = self.partition.file_name(task.client)
             # with the names that this client keeps: the file alone is its whole model
-            write_weights(Path(self.spec.folder) / "personal" / file, net.net.state_dict())
+            self._files.save(task, Bundle({MODEL: net.net.state_dict()}))
             return {}, Bundle()
         if program is None:
             return self._evaluate(task, ctx, net)
-        store = self._program_store(task.program)
-        store.forget(task.client)
-        store.save(task.client, _BEFORE, task.attempt, program.begin(net, ctx.data))
+        self._files.save(task, program.begin(net, ctx.data))
         return {}, Bundle()
 
     def _evaluate(
@@ -177,7 +169,6 @@ class Site:
         return metrics, Bundle({CONFUSION: confusion} if confusion else {})
 
     def _context(self, task: Task, shard: DataShard, kept: Mapping[str, Tensors]) -> ClientContext:
-        spool = f"{task.program}-{task.round.index:06d}-{task.attempt.number}"
         return ClientContext(
             id=task.client,
             round=task.round,
@@ -188,24 +179,8 @@ class Site:
             nets=self.parts.nets(_program(task)),
             draw_fresh=lambda key: self.parts.fresh(_program(task), task.client, key),
             kept=kept,
-            folder=Path(self.spec.folder) / "spool" / spool / str(task.client),
+            folder=self._files.spool(task),
         )
-
-    def _store(self, task: Task) -> StateStore:
-        program = self.parts.programs.get(_program(task))
-        if program is not None:
-            store = self._program_store(task.program)
-            if task.round.index == 0 and not program.has_begin():
-                store.forget(task.client)  # states of a program last for one evaluation
-            return store
-        store = StateStore(Path(self.spec.folder) / "clients")
-        if task.attempt.number != self._attempt:
-            store.begin(task.attempt)
-            self._attempt = task.attempt.number
-        return store
-
-    def _program_store(self, program: str) -> StateStore:
-        return StateStore(Path(self.spec.folder) / "evaluation" / program)
 
     def _everything(self, client: ClientId | None) -> DataShard:
         """Make a shard of all data of clients that train, for models that only clients have.

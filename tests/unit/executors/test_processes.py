@@ -18,7 +18,8 @@ from coterie.core.task import Failure, Reply, Round, Task
 from coterie.data.partition import Partition
 from coterie.engine.cohort import list_clients
 from coterie.engine.spec import Spec
-from coterie.executors import processes, wire
+from coterie.executors import pool, processes, wire
+from coterie.executors.pool import Ending
 from coterie.executors.processes import Processes
 
 DOWN = Bundle({"model": {"w": torch.tensor([1.0])}})
@@ -37,16 +38,6 @@ def task(client: int = 0, down: Bundle = DOWN, op: Any = "update") -> Task:
 
 def answer(worker: "Scripted", task: Task) -> Reply:
     return Reply(task.client)
-
-
-@dataclass
-class Ended:
-    """What is asked of a worker's process once it is dead."""
-
-    returncode: int | None
-
-    def poll(self) -> int | None:
-        return self.returncode
 
 
 @dataclass
@@ -69,7 +60,6 @@ class Scripted:
 
     def __init__(self, office: Office, spec: Spec) -> None:
         self.office, self.spec = office, spec
-        self.process = Ended(office.status)
         self.killed, self.ended = threading.Event(), False
         self.broadcasts: list[bytes] = []
         self.deadlines: list[float | None] = []
@@ -86,9 +76,11 @@ class Scripted:
     def kill(self) -> None:
         self.killed.set()
 
-    def end(self) -> None:
+    def end(self) -> Ending:
         self.kill()
         self.ended = True
+        status = self.office.status
+        return Ending(f"last exit status {status}", killed=status == -9)
 
 
 @pytest.fixture
@@ -138,7 +130,7 @@ def test_an_evaluation_is_as_large_as_its_test_samples(office: Office) -> None:
 def test_tasks_are_drawn_only_so_far_ahead_as_their_replies_fit_into_memory(
     room: int, ahead: int, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "_AHEAD_BYTES", room)
+    monkeypatch.setattr(pool, "_AHEAD_BYTES", room)
     drawn, handed_on, at_first = 0, 0, []
 
     def tasks() -> Iterator[Task]:
@@ -184,7 +176,7 @@ def test_the_task_of_a_worker_that_died_is_done_again_by_another(office: Office)
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [(7, "exit status 7"), (None, "exit status unknown"), (-9, "memory")],
+    [(7, "exit status 7"), (None, "exit status None"), (-9, "memory")],
 )
 def test_a_client_whose_workers_die_three_times_is_lost_and_the_others_are_not(
     status: int | None, words: str, office: Office
@@ -261,7 +253,7 @@ def test_a_task_that_is_done_again_waits_until_it_is_alone(office: Office) -> No
 
     office.script = watch
     executor = make(2)
-    executor._gate._condition = Told()
+    executor._pool._gate._condition = Told()
     assert clients(executor.run(map(task, [1, 2]))) == [1, 2]
     assert seen == [{1}]
 
