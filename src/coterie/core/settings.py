@@ -154,10 +154,22 @@ class Cohort:
 class ExecutorSettings:
     """The `[executor]` table: where tasks run. It never changes a result."""
 
-    kind: Literal["serial", "processes"] = "processes"
-    workers: fields.Count = 0  # 0: one per core
+    kind: Literal["serial", "processes", "ray"] = "processes"
+    workers: fields.Count = 0  # 0: one per core; of "ray" on GPUs: one per GPU
     devices: tuple[str, ...] = ()  # assigned to workers round-robin; empty: run.device
     timeout: fields.NonNegative = 0.0  # seconds per client and task; 0: no limit
+    address: str = ""  # of a Ray cluster, HOST:PORT or "auto"; empty: one on this machine
+    insecure: bool = False  # use a Ray cluster that asks for no token
+
+    def __post_init__(self) -> None:
+        if self.kind != "ray" and (self.address or self.insecure):
+            key = "address" if self.address else "insecure"
+            raise ConfigError(f"executor.{key} is for executor.kind = 'ray', not {self.kind!r}")
+        if self.kind == "ray" and (wrong := set(self.devices) - {"cpu", "cuda"}):
+            raise ConfigError(
+                f"executor.devices = {list(self.devices)}: with executor.kind = 'ray' a device is "
+                f"'cpu' or 'cuda', not {min(wrong)!r}; Ray chooses the GPU"
+            )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from coterie.core import seeds
+from coterie.core import exact, seeds
 from coterie.core.bundle import Payload, ServerState, Tensors
 from coterie.core.errors import ConfigError
 from coterie.core.registry import Component
@@ -25,6 +25,7 @@ from coterie.kit.method import FederatedEvaluator, Method
 from coterie.kit.networks import Nets
 from coterie.kit.objective import Objective
 from coterie.kit.stages import Stage, plan_rounds, resolve
+from coterie.native.library import loaded
 from coterie.native.switch import kernels
 from coterie.nets.heads import Network
 from coterie.nets.precision import bf16
@@ -69,6 +70,14 @@ class Spec:
         build["evaluators"] = {n: Component(**c) for n, c in values["evaluators"].items()}
         build |= {name: tuple(values[name]) for name in ("shape", "last", "unseen")}
         return cls(**{**values, **build})
+
+
+def describe_environment(spec: Spec) -> dict[str, str]:
+    """Describe what must be the same wherever a client's bits are to be the same."""
+    environment = exact.environment(spec.device)
+    if spec.net.kernel == "native":
+        environment["kernels"] = loaded().variant
+    return environment
 
 
 class Parts:

@@ -36,7 +36,8 @@ def can_fork() -> bool:
     return hasattr(os, "fork") and hasattr(socket, "send_fds") and sys.platform != "darwin"
 
 
-def _import_path() -> list[str]:
+def import_path() -> list[str]:
+    """List the folders in which this process looks for modules."""
     return [path or _working_folder() for path in sys.path]
 
 
@@ -141,7 +142,7 @@ class Child:
             "do": "start",
             "environment": dict(environment),
             "folder": _working_folder(),
-            "path": _import_path(),
+            "path": import_path(),
         }
         (child_in, our_out), (our_in, child_out) = os.pipe(), os.pipe()
         self.stdin, self.stdout = os.fdopen(our_out, "wb", 0), os.fdopen(our_in, "rb", 0)
@@ -216,7 +217,7 @@ Process = subprocess.Popen[bytes] | Child  # both have pid, pipes, returncode, p
 
 def start(environment: Mapping[str, str]) -> Process:
     """Start a worker with this environment, and the folder and import path of this process."""
-    environment = {**environment, "PYTHONPATH": os.pathsep.join(_import_path())}
+    environment = {**environment, "PYTHONPATH": os.pathsep.join(import_path())}
     if not can_fork():
         return subprocess.Popen(
             [sys.executable, "-m", "coterie.executors.worker"],

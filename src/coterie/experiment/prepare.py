@@ -1,5 +1,6 @@
 """Prepares a run: loads and divides the data, builds the parts, checks all before it starts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from coterie.engine.loop import Plan
 from coterie.engine.play import Player
 from coterie.engine.record import Recorders
 from coterie.engine.site import Site
-from coterie.engine.spec import Parts, Spec
+from coterie.engine.spec import Parts, Spec, describe_environment
 from coterie.engine.tensorboard import check_installed
+from coterie.executors.cluster.connect import check_installed as check_ray
 from coterie.executors.processes import Processes
 from coterie.executors.serial import Serial
 from coterie.experiment.config import Config
@@ -32,7 +34,6 @@ from coterie.experiment.given import Divided
 from coterie.experiment.load_data import load_data
 from coterie.experiment.own import GIVEN
 from coterie.experiment.settle import settle
-from coterie.native.library import loaded
 from coterie.nets.heads import Network
 from coterie.nets.precision import check_bf16
 
@@ -89,11 +90,15 @@ def prepare(config: Config, folder: Path, given: Divided | None = None) -> Exper
     """Load the data, divide it, build the networks, and check that all fits together."""
     if config.record.tensorboard:
         check_installed()
+    on_cluster = config.executor.kind == "ray"
+    if on_cluster:
+        check_ray()
     device = _device("run.device", config.run.device)
     for other in (device, *config.executor.devices):
-        on_cpu = _device("executor.devices", other).startswith("cpu")
-        if config.net.precision == "bf16":
-            check_bf16(_device("executor.devices", other))
+        here = other if on_cluster else _device("executor.devices", other)  # nodes have their own
+        on_cpu = here.startswith("cpu")
+        if config.net.precision == "bf16" and not on_cluster:
+            check_bf16(here)
         if config.net.kernel == "native" and not on_cpu:
             raise ConfigError(
                 f"net.kernel = 'native' is for CPUs, and this run computes on {other}"
@@ -157,19 +162,33 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
         mirrored = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train)
         drawn = seeds.generator(0, "holdout-order").permutation(experiment.holdout)
         holdout = DataShard(mirrored, train, drawn, device=spec.device, in_lanes=lanes)
-    environment = exact.environment(spec.device)  # that a resumed run needs for the same bits
-    if spec.net.kernel == "native":
-        environment["kernels"] = loaded().variant
+    environment = describe_environment(spec)  # that a resumed run needs for the same bits
     evaluation = Evaluation(config.evaluate, everything, holdout, dataset.class_names)
     described = dataset.describe()
     return Plan(config.cohort, config.checkpoint, evaluation, folder, environment, described)
 
 
-def make_executor(experiment: Experiment) -> Executor:
-    """Start what will run the tasks."""
+def make_executor(
+    experiment: Experiment, note: Callable[[str], None] = lambda text: None
+) -> Executor:
+    """Start what will run the tasks; `note` is told what the user should know of it."""
     settings, spec, shares = experiment.config.executor, experiment.spec, experiment.partition
     if settings.kind == "serial":
         return Serial(Site(spec, shares))
+    if settings.kind == "ray":
+        from coterie.executors.cluster.executor import Cluster  # Ray is an extra
+
+        return Cluster(
+            experiment.parts,
+            shares,
+            experiment.dataset.fingerprint,
+            address=settings.address,
+            insecure=settings.insecure,
+            workers=min(settings.workers, len(shares.clients)),
+            devices=settings.devices,
+            timeout=settings.timeout,
+            note=note,
+        )
     workers = min(settings.workers or exact.cores(), len(shares.clients))
     devices = [_device("executor.devices", name) for name in settings.devices]
     return Processes(spec, shares, workers=workers, devices=devices, timeout=settings.timeout)

@@ -164,9 +164,9 @@ def _drive(
     standing = _load_standing(plan, allow_inexact, recorders)
     if standing and standing.position.finished and is_complete(experiment, folder, standing):
         return
-    if experiment.config.executor.kind == "processes":
+    if experiment.config.executor.kind != "serial":
         announce(listeners, "starting workers")
-    with closing(make_executor(experiment)) as executor:
+    with closing(make_executor(experiment, recorders.note)) as executor:
         if standing is None:
             announce(listeners, "measuring base lines")
             baseline = keep_baseline(experiment, folder)

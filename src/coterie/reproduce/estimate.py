@@ -104,7 +104,7 @@ def add_up(experiment: Experiment, timing: Timing) -> float:
     """Add up a whole run: clients' work is shared by the workers, the server's is not."""
     config, sizes = experiment.config, experiment.partition.sizes()
     workers = min(config.executor.workers or exact.cores(), len(sizes))
-    workers = workers if config.executor.kind == "processes" else 1
+    workers = workers if config.executor.kind != "serial" else 1
     clients, server = _add_up_tests(experiment, timing.test)
     steps = {client: _count_steps(config, size) for client, size in sizes.items()}
     for stage in experiment.parts.stages(METHOD):

@@ -1,0 +1,1 @@
+"""The executor over a Ray cluster; only `executor.kind = "ray"` imports Ray."""
