@@ -105,8 +105,8 @@ def _start_local(cpus: int, gpus: int | None) -> Connection:
         )
     )
     try:
-        variables = {**_QUIET, "RAY_AUTH_MODE": "token"}
-        with _environment({**variables, "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}):
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
+        with _environment({**_QUIET, **token}):
             _init(
                 address="local",
                 num_cpus=cpus,
@@ -170,7 +170,8 @@ def as_given() -> Iterator[None]:
     `ray.init` replaces 127.0.0.1 by the machine's outer address, on which the cluster would then
     listen, and keeps the token of an earlier cluster of this process. Both are internals of Ray.
     """
-    services, raylet = import_module("ray._private.services"), import_module("ray._raylet")
+    services: Any = import_module("ray._private.services")
+    raylet: Any = import_module("ray._raylet")
     resolve = services.resolve_ip_for_localhost
     services.resolve_ip_for_localhost = lambda host: host
     raylet.Config.initialize("")
