@@ -1,8 +1,10 @@
 """Ray clusters of several nodes on this machine, each a real `ray start` with its own address."""
 
 import contextlib
+import ipaddress
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +12,10 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import coterie
+import toy
 from coterie.executors.cluster.connect import write_token
 
 HEAD, OTHER = "127.0.0.1", "127.0.0.2"
@@ -60,7 +65,8 @@ class Nodes:
     """A head node and others, started by `ray start`."""
 
     folder: Path
-    variables: Mapping[str, str]
+    token: Mapping[str, str]  # variables of whoever connects
+    variables: Mapping[str, str]  # of the nodes
     address: str = ""
     started: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
@@ -101,14 +107,67 @@ class Nodes:
 
 
 @contextlib.contextmanager
-def two_nodes(folder: Path, cpus: Mapping[str, int]) -> Iterator[Nodes]:
-    """Start nodes with a token of their own."""
-    folder.mkdir(parents=True, exist_ok=True)
+def two_nodes(
+    folder: Path, cpus: Mapping[str, int], more: Mapping[str, str] | None = None
+) -> Iterator[Nodes]:
+    """Start nodes with a token of their own, in a folder that is removed at the end."""
+    folder.mkdir(parents=True)
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
-    nodes = Nodes(folder, token)
+    nodes = Nodes(folder, token, {**token, **(more or {})})
     try:
         for host, count in cpus.items():
             nodes.start(host, count)
         yield nodes
     finally:
         nodes.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def listening(pids: list[int]) -> dict[str, str]:
+    """The addresses on which processes listen for TCP connections, with the process's name."""
+    owners: dict[str, str] = {}
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    link = str(descriptor.readlink())
+                    if link.startswith("socket:["):
+                        owners[link[8:-1]] = name_of(pid)
+    found = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            local, state, inode = words[1], words[3], words[9]
+            if state == "0A" and inode in owners:  # LISTEN
+                found[_readable(local)] = owners[inode]
+    return found
+
+
+def _readable(local: str) -> str:
+    """An address of /proc/net/tcp: words of four bytes, each in the machine's order."""
+    host, port = local.split(":")
+    words = [bytes.fromhex(host[i : i + 8]) for i in range(0, len(host), 8)]
+    if sys.byteorder == "little":
+        words = [word[::-1] for word in words]
+    address = ipaddress.ip_address(b"".join(words))
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address
+    return f"{address}:{int(port, 16)}"
+
+
+def run(data: Path, out: Path, changes: Mapping[str, Mapping[str, Any]]) -> None:
+    """Run the toy configuration with tables changed, also the table of the data."""
+    tables = toy.tables(data)
+    tables |= {name: {**tables.get(name, {}), **change} for name, change in changes.items()}
+    coterie.run(tables, out=out)
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two runs have the same metrics, models and client states, bit for bit."""
+    return _remains(one) == _remains(other)
+
+
+def _remains(folder: Path) -> object:
+    files = folder.glob("clients/*/*.safetensors")
+    states = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    return toy.trace(folder), toy.outputs(folder), states
