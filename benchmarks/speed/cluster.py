@@ -1,0 +1,65 @@
+"""A FedAvg round over Ray against one over processes, on the same cores.
+
+    python benchmarks/speed/cluster.py --data DIR     real CIFAR-10; without --data, random images
+
+The setting of `round.py`: simple-cnn, 10 clients by Dirichlet(0.5), one local epoch, batch 64, two
+workers with one thread each, evaluation and checkpoints off. The two take turns, round by round;
+medians are compared. Ray starts a cluster of its own on this machine. Writes JSON.
+"""
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from round import HERE, WORKERS, Coterie, setting, write_images
+
+KINDS = ("processes", "ray")
+
+
+def measure(folder: Path, data: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Let the two take turns; the first round of each, which starts things, is left out."""
+    tables = setting(data, rounds + 2, "none")
+    contenders = {
+        kind: Coterie({**tables, "executor": {"kind": kind, "workers": WORKERS}}, folder / kind)
+        for kind in KINDS
+    }
+    seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for _ in range(rounds + 1):
+        for kind, contender in contenders.items():
+            seconds[kind].append(contender.round())
+    for contender in contenders.values():
+        contender.close()
+    medians = {kind: statistics.median(values[1:]) for kind, values in seconds.items()}
+    return {
+        "seconds": {kind: values[1:] for kind, values in seconds.items()},
+        "ray / processes": medians["ray"] / medians["processes"],
+    }
+
+
+def main() -> None:
+    """Measure, print, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="the folder of CIFAR-10")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--samples", type=int, default=50000, help="of random images")
+    parser.add_argument("--out", type=Path, default=HERE / "cluster.json")
+    options = parser.parse_args()
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        data = {"name": "cifar10", "root": str(options.data)}
+        if options.data is None:
+            write_images(folder / "images.npz", options.samples)
+            data = {"name": "arrays", "root": str(folder / "images.npz")}
+        found = measure(folder, data, options.rounds)
+    found["data"] = "CIFAR-10" if options.data else "random images"
+    for kind, values in found["seconds"].items():
+        print(f"{kind:<20} seconds a round: {', '.join(f'{v:.2f}' for v in values)}")
+    print(f"{'ray / processes':<20} {found['ray / processes']:.3f}")
+    options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
