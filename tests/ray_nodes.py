@@ -16,7 +16,7 @@ from typing import Any
 
 import coterie
 import toy
-from coterie.executors.cluster.connect import write_token
+from coterie.executors.cluster.connect import AS_PROCESSES, write_token
 
 HEAD, OTHER = "127.0.0.1", "127.0.0.2"
 _START_SECONDS = 120.0
@@ -77,7 +77,7 @@ class Nodes:
         command = [sys.executable, "-c", _START, "start", "--block", "--disable-usage-stats"]
         command += [*where, f"--node-ip-address={host}", f"--num-cpus={cpus}", "--num-gpus=0"]
         log = self.folder / f"start-{len(list(self.folder.glob('start-*')))}.txt"
-        environment = {**os.environ, **self.variables, "RAY_object_store_memory": "200000000"}
+        environment = {**os.environ, **self.variables}
         with log.open("wb") as file:
             self.started[host] = subprocess.Popen(
                 command, stdout=file, stderr=file, env=environment, start_new_session=True
@@ -113,7 +113,7 @@ def two_nodes(
     """Start nodes with a token of their own, in a folder that is removed at the end."""
     folder.mkdir(parents=True)
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
-    nodes = Nodes(folder, token, {**token, **(more or {})})
+    nodes = Nodes(folder, token, {**token, **AS_PROCESSES, **(more or {})})
     try:
         for host, count in cpus.items():
             nodes.start(host, count)

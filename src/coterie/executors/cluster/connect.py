@@ -28,6 +28,7 @@ _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else every worker without a GPU warns
 }
+AS_PROCESSES = {"RAY_worker_niceness": "0"}  # Ray would run actors with the lowest priority
 
 
 def check_installed() -> None:
@@ -106,7 +107,7 @@ def _start_local(cpus: int, gpus: int | None) -> Connection:
     )
     try:
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
-        with _environment({**_QUIET, **token}):
+        with _environment({**_QUIET, **AS_PROCESSES, **token}):
             _init(
                 address="local",
                 num_cpus=cpus,
