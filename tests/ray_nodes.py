@@ -92,6 +92,11 @@ class Nodes:
             assert match, text
             self.address = match[1]
 
+    def restart(self, host: str, cpus: int) -> None:
+        """Start a node again whose raylet was killed."""
+        self._end(self.started.pop(host))
+        self.start(host, cpus)
+
     def raylet(self, host: str) -> int:
         """The process of a node that the cluster misses if it dies."""
         (pid,) = (p for p in descendants(self.started[host].pid) if name_of(p) == "raylet")
@@ -100,10 +105,12 @@ class Nodes:
     def stop(self) -> None:
         """End every process of every node."""
         for process in self.started.values():
-            pids = [process.pid, *descendants(process.pid)]
-            for pid in pids:
-                kill(pid)
-            process.wait()
+            self._end(process)
+
+    def _end(self, process: "subprocess.Popen[bytes]") -> None:
+        for pid in [process.pid, *descendants(process.pid)]:
+            kill(pid)
+        process.wait()
 
 
 @contextlib.contextmanager

@@ -161,6 +161,28 @@ def test_the_package_imports_its_public_names_lazily() -> None:
     assert_none(name for name in coterie.__all__ if getattr(coterie, name) is None)
 
 
+EXTRAS = {"ray": "executors.cluster", "flwr": "deploy"}  # and the room that alone may import it
+
+
+def test_an_extra_is_imported_only_by_its_own_room_and_only_when_it_is_used() -> None:
+    offenders = []
+    for module in SOURCES:
+        for node in nodes(module):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [alias.name for alias in node.names]
+                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else names
+                used = {name.split(".")[0] for name in names} & EXTRAS.keys()
+                offenders += [
+                    f"{module}:{node.lineno} imports {extra}"
+                    for extra in used
+                    if not within(module, (EXTRAS[extra],))
+                ]
+    assert_none(offenders)
+    code = "import coterie.cli.main, coterie.experiment.run, coterie.experiment.prepare, sys; "
+    code += f"sys.exit(', '.join({set(EXTRAS)} & sys.modules.keys()) or 0)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_the_plain_tables_are_there_without_torch() -> None:
     """A wrong key in a configuration is answered before torch is loaded, which takes seconds."""
     code = "import coterie.core.settings, sys; sys.exit('torch' in sys.modules)"
