@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import CASES, Case
+from cases import CASES
 
 import ray_nodes
 import toy
 from coterie.core.errors import RunFailed
 from coterie.data.datasets import default_cache
+from coterie.executors.cluster.executor import Supply
 from ray_nodes import HEAD, OTHER, Nodes, run, same
 
 pytestmark = pytest.mark.slow
@@ -29,7 +30,7 @@ STATEFUL: dict[str, Any] = {
     "method": {"name": "toy_methods:TwoModels"},
     "net": {"norm": "bn"},
 }
-TRIED = ("mfcl", "scaffold", "moon", "fedavg-byol", "federated-evaluator")
+TRIED = {"mfcl": 2, "scaffold": 2, "moon": 1, "fedavg-byol": 1}  # and how many actors
 
 
 @pytest.fixture(scope="module")
@@ -50,27 +51,9 @@ def on(nodes: Nodes, workers: int = 2) -> dict[str, Any]:
     return {"kind": "ray", "address": nodes.address, "workers": workers}
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.name in TRIED], ids=lambda c: c.name)
-def test_two_nodes_give_the_bits_of_serial_and_of_processes(
-    case: Case, nodes: Nodes, toy_data: Path, tmp_path: Path
-) -> None:
-    changes = {"run": {"rounds": 2}, **case.changes}
-    for name, executor in (
-        ("serial", {"kind": "serial"}),
-        ("processes", {"kind": "processes", "workers": 2}),
-        ("ray", on(nodes)),
-    ):
-        run(toy_data, tmp_path / name, {**changes, "executor": executor})
-    assert same(tmp_path / "ray", tmp_path / "serial")
-    assert same(tmp_path / "ray", tmp_path / "processes")
-    assert not (tmp_path / "ray" / "spool").exists()
-
-
-def test_data_that_a_node_cannot_read_are_sent_and_faults_mean_what_they_mean_elsewhere(
-    nodes: Nodes, toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from coterie.executors.cluster.executor import Supply
-
+@pytest.fixture
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nodes do not find the data where this process has them."""
     head = Supply.head
 
     def elsewhere(supply: Supply, device: str) -> bytes:
@@ -79,15 +62,22 @@ def test_data_that_a_node_cannot_read_are_sent_and_faults_mean_what_they_mean_el
         spec["data"] = f"/nowhere/{Path(spec['data']).name}"
         return json.dumps({**values, "spec": json.dumps(spec)}).encode()
 
-    faulty = {"method": {"name": "toy_methods:Faulty", "fault": "die", "clients": [2]}}
-    changes: dict[str, Any] = {"run": {"rounds": 1}, **faulty, "data": {"limit": 90}}
     monkeypatch.setattr(Supply, "head", elsewhere)
-    run(toy_data, tmp_path / "ray", {**changes, "executor": on(nodes)})
-    (line,) = toy.trace(tmp_path / "ray")
-    assert line["lost"].keys() == {"2"} and not line["rejected"]
-    assert "its worker died 3 times" in line["lost"]["2"]
-    assert default_cache() != Path(nodes.variables["COTERIE_CACHE"])
-    assert list(Path(nodes.variables["COTERIE_CACHE"]).glob("*/meta.json"))
+
+
+@pytest.mark.parametrize(("name", "workers"), TRIED.items())
+def test_two_nodes_that_are_sent_the_data_give_the_bits_of_serial(
+    name: str, workers: int, unreadable: None, nodes: Nodes, toy_data: Path, tmp_path: Path
+) -> None:
+    (case,) = (case for case in CASES if case.name == name)
+    changes = {"run": {"rounds": 2}, **case.changes}
+    if name == "scaffold":
+        changes["evaluate"] = {"with": ["accuracy", "personal", "toy_methods:FederatedProbe"]}
+    run(toy_data, tmp_path / "serial", changes)
+    run(toy_data, tmp_path / "ray", {**changes, "executor": on(nodes, workers)})
+    assert same(tmp_path / "ray", tmp_path / "serial")
+    cache = Path(nodes.variables["COTERIE_CACHE"])
+    assert cache != default_cache() and list(cache.glob("*/meta.json"))
 
 
 def test_a_raylet_that_is_killed_changes_no_bit(
@@ -137,7 +127,7 @@ def test_a_cluster_of_our_own_is_for_this_machine_only_and_ends_with_the_run(
     process.send_signal(signal.SIGTERM)
     begin = time.monotonic()
     _, errors = process.communicate(timeout=60)
-    assert time.monotonic() - begin < 5.0
+    assert time.monotonic() - begin < 20.0  # three seconds if nobody else uses the machine
     assert process.returncode == 130, errors
     assert "--resume" in errors.splitlines()[-1]
     assert modes == [(0o600, 64)]
