@@ -35,13 +35,12 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] != "http" or not self._admits(scope):
-            client = (scope.get("client") or ("an unknown address",))[0]
-            _log.warning("refused %s to %s from %s", *_line(scope), client)
+            _report(scope, 403)
             await _answer(scope, send, 403, "not served to the network")
         elif _declared_length(scope) > self._max_bytes:
             await _answer(scope, send, 413, f"more than {self._max_bytes} bytes in one request")
         else:
-            await self._app(scope, self._counted(receive), send)
+            await self._app(scope, self._counted(receive), _reporting(scope, send))
 
     def _admits(self, scope: Scope) -> bool:
         # `raw_path` too, so that an encoded path cannot mean one thing here and another inside
@@ -68,8 +67,21 @@ class Guard:
         return counted
 
 
-def _line(scope: Scope) -> tuple[str, str]:
-    return scope.get("method", scope["type"]), repr(scope.get("path", ""))
+def _reporting(scope: Scope, send: Send) -> Send:
+    """Report answers that refuse a request, such as an unknown key."""
+
+    async def reporting(event: Event) -> None:
+        if event["type"] == "http.response.start" and event["status"] >= 400:
+            _report(scope, event["status"])
+        await send(event)
+
+    return reporting
+
+
+def _report(scope: Scope, status: int) -> None:
+    client = (scope.get("client") or ("an unknown address",))[0]
+    method, path = scope.get("method", scope["type"]), scope.get("path", "")
+    _log.warning("refused %s %r from %s with %d", method, path, client, status)
 
 
 def _declared_length(scope: Scope) -> int:

@@ -8,7 +8,7 @@ _EXPIRED, _NOT_YET, _OTHER_NAME, _OTHER_ADDRESS = 10, 9, 62, 64  # OpenSSL's ver
 
 
 def explain(error: Exception, server: str, encrypted: bool) -> tuple[str, bool]:
-    """Return the line for an error, and whether it may pass by itself (server down, network cut)."""
+    """Return the line for an error, and whether it may pass by itself, as an absent server."""
     for cause in _chain(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return _explain_certificate(cause, server), False

@@ -1,4 +1,4 @@
-"""Serves an ASGI application from a thread of this process: SuperLink ends when the run's server does."""
+"""Serve SuperLink's application from a thread, so that it ends with the process of the server."""
 
 import logging
 import socket

@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -109,7 +110,11 @@ class FlowerClientLink:
         self._absent_since: float | None = None
         self._closing = threading.Event()
         self._node = Node()
-        self._until_answered(self._activate)
+        try:
+            self._until_answered(self._activate)
+        except BaseException:
+            self._client.close()
+            raise
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._heart.start()
 
@@ -125,7 +130,7 @@ class FlowerClientLink:
             self._announced = None
             return None
         except httpx.HTTPError as error:
-            self._suffer(error)
+            self._recover(error)
             return None
         self._announced = None
         return self._answered(self._open_request(request))
@@ -146,25 +151,20 @@ class FlowerClientLink:
             return
         self._closing.set()
         self._heart.join()
-        try:
+        with suppress(httpx.HTTPError):  # a server that is away will notice
             self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
-        except httpx.HTTPError:
-            pass  # the server is away, and will notice
+            self._file.unlink(missing_ok=True)  # no life is left to be ended
         self._client.close()
 
     def _activate(self) -> None:
         """End this client's earlier life on the server, if any, and begin a new one."""
         if self._file.is_file():
             earlier = json.loads(self._file.read_text())
-            try:
+            with suppress(httpx.HTTPStatusError):  # it had ended, or that was another server
                 self._client.DeactivateNode(DeactivateNodeRequest(node_id=earlier["node"]))
-            except httpx.HTTPStatusError:
-                pass  # it had ended, or that was another server
         if not self._secured:
-            try:
+            with suppress(httpx.HTTPStatusError):  # it was registered in an earlier life
                 self._client.RegisterNode(RegisterNodeFleetRequest(public_key=self._public))
-            except httpx.HTTPStatusError:
-                pass  # it was registered in an earlier life
         request = ActivateNodeRequest(
             public_key=self._public, heartbeat_interval=records.HEARTBEAT_SECONDS
         )
@@ -181,10 +181,9 @@ class FlowerClientLink:
             request = SendNodeHeartbeatRequest(
                 node=self._node, heartbeat_interval=records.HEARTBEAT_SECONDS
             )
-            try:
+            # `receive` says what is wrong, and gives up when it is time
+            with suppress(httpx.HTTPError, RuntimeError):
                 self._client.SendNodeHeartbeat(request)
-            except (httpx.HTTPError, RuntimeError):
-                pass  # `receive` says what is wrong, and gives up when it is time
 
     def _ask(self) -> tuple[FlowerMessage, ObjectTree] | None:
         response = self._client.PullMessages(PullMessagesRequest(node=self._node))
@@ -250,6 +249,17 @@ class FlowerClientLink:
     def _answered(self, result: T) -> T:
         self._absent_since = None
         return result
+
+    def _recover(self, error: httpx.HTTPError) -> None:
+        """Do what lets the next call succeed, if anything does."""
+        status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else 0
+        if status == httpx.codes.FORBIDDEN:  # the request was of a server that has ended since
+            self._announced = None
+        elif status == httpx.codes.UNAUTHORIZED:  # unknown to a server with a new database
+            self._announced = None
+            self._until_answered(self._activate)
+        else:
+            self._suffer(error)
 
     def _suffer(self, error: Exception) -> None:
         """Bear with an error that may pass; raise one that does not, or that lasts too long."""

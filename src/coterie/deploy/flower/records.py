@@ -37,8 +37,9 @@ def write_content(kind: str, head: Mapping[str, Any], body: ArrayRecord | None) 
     Flower names a message by the hash of its content, and accepts an answer from whoever knows the
     name. The random entry makes the name one that only the addressee knows.
     """
-    values = {"kind": kind, "head": json.dumps(dict(head)), "nonce": secrets.token_hex(16)}
-    content = RecordDict({"head": ConfigRecord(values)})
+    text = json.dumps(dict(head))
+    record = ConfigRecord({"kind": kind, "head": text, "nonce": secrets.token_hex(16)})
+    content = RecordDict({"head": record})
     if body is not None:
         content["body"] = body
     return content

@@ -33,11 +33,14 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
     no_object_id_recompute,
 )
+from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.supercore.utils import uint64_to_int64
 from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
 from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
 from flwr.superlink.config_loader import SuperLinkLifespanConfig
 from flwr.superlink.main import create_app
+from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
+from starlette.middleware.base import BaseHTTPMiddleware
 
 from coterie.core.errors import ConfigError
 from coterie.deploy.certificates import Certificates
@@ -49,12 +52,24 @@ from coterie.deploy.superlink import Listener
 
 _log = logging.getLogger(__name__)
 
-_FLEET = ("activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages")
-_FLEET += ("push-messages", "pull-object", "push-object")
-_SELF_REGISTRATION = ("register-node",)  # without keys, on one machine
+FLEET = tuple(
+    f"/v1/fleet/{name}"
+    for name in (
+        *("activate-node", "deactivate-node", "send-node-heartbeat"),
+        *("pull-messages", "push-messages", "pull-object", "push-object"),
+    )
+)
+_SELF_REGISTRATION = ("/v1/fleet/register-node",)  # without keys, on one machine
 _MAX_REQUEST_BYTES = 8 * 1024**2  # Flower's chunks have 5 MiB
 _HOUSEKEEPING_SECONDS = 5.0  # Flower ends a run that gave no sign of life for 60 s
 _PRESENT = [NodeStatus.REGISTERED, NodeStatus.ONLINE, NodeStatus.OFFLINE]
+# Translation of errors, of requests, and the check of signatures; the others serve what the guard
+# keeps out, and take half of the time of a request
+_NEEDED: tuple[object, ...] = (
+    BaseHTTPMiddleware,
+    ProtobufTranslationMiddleware,
+    NodeAuthMiddleware,
+)
 
 # Answers of this run, and how many of their objects are still to be uploaded
 _ANSWERS = """
@@ -111,14 +126,15 @@ class FlowerServerLink:
         self._registry_seen: object = None
         database.parent.mkdir(parents=True, exist_ok=True)
         database.touch(mode=0o600)
-        logging.getLogger("flwr").setLevel(logging.ERROR)
+        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # the guard reports refusals
         app = create_app(_configure(host, port, database, secured), SuperLinkLifespan)
+        app.user_middleware = [each for each in app.user_middleware if each.cls in _NEEDED]
         self._state: SqlLinkState = app.state.linkstate_factory.state()
         if keys is not None:
             self._register(read_registry(keys))
         self._run, self._task = self._begin_run()
-        fleet = _FLEET if secured else _FLEET + _SELF_REGISTRATION
-        guard = Guard(app, [f"/v1/fleet/{name}" for name in fleet], _MAX_REQUEST_BYTES)
+        paths = FLEET if secured else FLEET + _SELF_REGISTRATION
+        guard = Guard(app, paths, _MAX_REQUEST_BYTES)
         self._listener = Listener(guard, host, port, tls)
         self.address = f"{host}:{self._listener.port}"
         self._closing = threading.Event()
@@ -213,10 +229,7 @@ class FlowerServerLink:
 
     def _register(self, registry: Mapping[str, bytes]) -> None:
         """Admit exactly the keys of the registry."""
-        for node in self._nodes().values():
-            if node.public_key not in registry.values():
-                self._state.delete_node(NOOP_FLWR_AID, node.node_id)
-        self._names = {}
+        names = {}
         for name, key in registry.items():
             id = self._state.get_node_id_by_public_key(key)
             if id is None:
@@ -227,7 +240,14 @@ class FlowerServerLink:
                         f"the key of {name!r} was removed earlier and stays removed; "
                         "make a new key for this site"
                     ) from error
-            self._names[id] = name
+            names[id] = name
+        self._names = names
+        self._expel([id for id in self._nodes() if id not in names])
+
+    def _expel(self, nodes: Sequence[int]) -> None:
+        for id in nodes:
+            self._state.delete_node(NOOP_FLWR_AID, id)
+            self._names.pop(id, None)
 
     def _read_registry_again(self) -> None:
         """Follow changes to the folder of keys while the run goes on."""
@@ -235,12 +255,16 @@ class FlowerServerLink:
             return
         files = sorted(self._keys.glob("*.pub"))
         seen = [(file.name, file.stat().st_mtime_ns) for file in files if file.exists()]
-        if seen != self._registry_seen:
-            self._registry_seen = seen
-            try:
-                self._register(read_registry(self._keys))
-            except ConfigError as error:
-                _log.warning("the registry of keys stays as it was: %s", error)
+        if seen == self._registry_seen:
+            return
+        self._registry_seen = seen
+        # first, so that a file that cannot be read keeps nobody in whose file is gone
+        present = {file.stem for file in files}
+        self._expel([id for id, name in self._names.items() if name not in present])
+        try:
+            self._register(read_registry(self._keys))
+        except ConfigError as error:
+            _log.warning("no key was added: %s", error)
 
     def _ask_names(self, nodes: Mapping[int, NodeInfo]) -> None:
         """Ask clients without registered keys for their names."""
