@@ -1,5 +1,6 @@
 """Serve SuperLink's application from a thread, so that it ends with the process of the server."""
 
+import asyncio
 import logging
 import socket
 import threading
@@ -27,6 +28,7 @@ class Listener:
             app,
             ssl_certfile=str(tls.certificate) if tls else None,
             ssl_keyfile=str(tls.key) if tls else None,
+            loop="asyncio",  # uvloop leaves encrypted connections open when it is closed
             access_log=False,
             log_config=None,
             limit_concurrency=_MAX_CONNECTIONS,
@@ -36,13 +38,13 @@ class Listener:
             server_header=False,
             ws="none",
         )
-        logging.getLogger("uvicorn").setLevel(logging.ERROR)
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the guard reports refusals
         try:
             config.load()
         except OSError as error:  # ssl.SSLError is one
             self._socket.close()
             raise ConfigError(f"the server's certificate or key cannot be used: {error}") from error
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config)
         self._thread = threading.Thread(target=self._serve, name="superlink", daemon=True)
         self._thread.start()
         deadline = time.monotonic() + _START_SECONDS
@@ -60,6 +62,17 @@ class Listener:
         self._server.should_exit = True
         self._thread.join(_STOP_SECONDS)
         self._socket.close()
+
+
+class _Server(uvicorn.Server):
+    """Drops connections that are still open when it ends: a site may not answer a good-bye."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close all connections, then abort what is left of them."""
+        await super().shutdown(sockets)
+        for connection in [*self.server_state.connections]:
+            connection.transport.abort()
+        await asyncio.sleep(0.05)  # for the event loop to release them
 
 
 def _bind(host: str, port: int) -> socket.socket:
