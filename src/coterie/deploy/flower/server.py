@@ -9,6 +9,7 @@ import logging
 import secrets
 import threading
 import time
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -127,7 +128,9 @@ class FlowerServerLink:
         database.parent.mkdir(parents=True, exist_ok=True)
         database.touch(mode=0o600)
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # the guard reports refusals
-        app = create_app(_configure(host, port, database, secured), SuperLinkLifespan)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Flower's own migrations
+            app = create_app(_configure(host, port, database, secured), SuperLinkLifespan)
         app.user_middleware = [each for each in app.user_middleware if each.cls in _NEEDED]
         self._state: SqlLinkState = app.state.linkstate_factory.state()
         if keys is not None:
