@@ -1,1 +1,1 @@
-"""Federations of sites that keep their data: a server without data, a resident client at each site."""
+"""Federations of sites that keep their data: a server without data, a client at each site."""

@@ -45,10 +45,11 @@ class Plan:
     environment: Mapping[str, str] = field(default_factory=dict)
     data: str = ""  # a description, for the user
     baseline: str = ""  # the metric before training, in words
+    remote: bool = False  # the states of clients are on other machines, and are checked there
 
     def checkpoints(self) -> CheckpointStore:
         """Open the store of finished rounds."""
-        return CheckpointStore(self.folder, self.checkpoint.keep)
+        return CheckpointStore(self.folder, self.checkpoint.keep, not self.remote)
 
     def metrics(self) -> MetricsFile:
         """Open the file that has one line per round."""

@@ -70,7 +70,7 @@ def is_complete(experiment: Experiment, folder: Path, standing: Standing) -> boo
     outputs = [REPORT]
     if experiment.parts.method.model(standing.server) is not None:
         outputs += [MODEL, embedding.EMBEDDING] if experiment.config.record.embedding else [MODEL]
-    if leaves_personal(experiment):
+    if leaves_personal(experiment) and not experiment.remote:
         outputs.append(PERSONAL)
     if standing.position.best is not None:
         outputs.append(BEST)
@@ -101,7 +101,7 @@ def write_outputs(experiment: Experiment, folder: Path, loop: Loop, standing: St
     personal: dict[str, WeightsFile] = {}
     if leaves_personal(experiment):
         loop.write_personal(standing)
-        personal = _list_personal(experiment, folder)
+        personal = {} if experiment.remote else _list_personal(experiment, folder)
     described = describe_model(experiment, weights)
     replace(described, weights=SavedWeights(last, best, personal)).write(folder)
     rundir.clean(folder)

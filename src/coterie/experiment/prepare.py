@@ -11,7 +11,7 @@ import torch
 from coterie.core import exact, seeds
 from coterie.core.errors import ConfigError
 from coterie.core.registry import Component
-from coterie.core.task import METHOD, Executor
+from coterie.core.task import METHOD, ClientId, Executor
 from coterie.data.augment import choose_views, make_augment
 from coterie.data.batches import DataShard
 from coterie.data.checks import NOBODY
@@ -51,6 +51,7 @@ class Experiment:
     parts: Parts
     holdout: np.ndarray  # training samples that are set aside
     notes: tuple[str, ...] = ()  # what the user should know before the first round
+    remote: bool = False  # clients, with their states and own models, are on other machines
 
     def summary(self) -> dict[str, Any]:
         """Summarise data and partition, for `partition.json`."""
@@ -88,6 +89,25 @@ class Experiment:
 
 def prepare(config: Config, folder: Path, given: Divided | None = None) -> Experiment:
     """Load the data, divide it, build the networks, and check that all fits together."""
+    check_machine(config)
+    loaded = load_data(config, given)
+    dataset = loaded.dataset
+    settled = settle(loaded.config, dataset, loaded.shares)
+    if settled.unseen and dataset.columns:
+        # who is unseen is drawn among the clients; only now can the columns leave them out
+        dataset = load_data(config, given, settled.unseen_names).dataset
+    config, shares = settled.config, settled.shares
+    if config.method.pooled:
+        shares = shares.pooled()
+    experiment = assemble(config, folder, dataset, shares, settled.unseen)
+    notes = (*loaded.notes, *dataset.notes, *settled.notes)
+    experiment = replace(experiment, holdout=loaded.holdout, notes=notes)
+    check_rounds(experiment)
+    return experiment
+
+
+def check_machine(config: Config) -> None:
+    """Check that this machine has the devices and packages that a configuration asks for."""
     if config.record.tensorboard:
         check_installed()
     on_cluster = config.executor.kind == "ray"
@@ -103,17 +123,18 @@ def prepare(config: Config, folder: Path, given: Divided | None = None) -> Exper
             raise ConfigError(
                 f"net.kernel = 'native' is for CPUs, and this run computes on {other}"
             )
-    loaded = load_data(config, given)
-    dataset = loaded.dataset
-    settled = settle(loaded.config, dataset, loaded.shares)
-    if settled.unseen and dataset.columns:
-        # who is unseen is drawn among the clients; only now can the columns leave them out
-        dataset = load_data(config, given, settled.unseen_names).dataset
-    config, shares = settled.config, settled.shares
+
+
+def assemble(
+    config: Config,
+    folder: Path,
+    dataset: Dataset,
+    shares: Partition,
+    unseen: tuple[ClientId, ...] = (),
+) -> Experiment:
+    """Build the parts for data that are divided, and check that all fits together."""
     _check_augment(config, dataset)
     config.objective.check(tuple(dataset.shape))
-    if config.method.pooled:
-        shares = shares.pooled()
     spec = Spec(
         seed=config.run.seed,
         data=str(dataset.path),
@@ -127,22 +148,25 @@ def prepare(config: Config, folder: Path, given: Divided | None = None) -> Exper
         evaluators={name: Component.of(part) for name, part in config.evaluators.items()},
         folder=str(folder.absolute()),
         rounds=config.run.rounds,
-        device=device,
+        device=_device("run.device", config.run.device),
         last=config.evaluate.last,
-        unseen=settled.unseen,
+        unseen=unseen,
         objects={k: part for k, part in config.objects.items() if k not in ("partition", "data")},
     )
     parts = Parts(spec)
     if _build_model(parts).unit_images:
         _check_units(config, dataset)
         dataset = dataset.without_normalisation()
-    notes = (*loaded.notes, *dataset.notes, *settled.notes)
-    experiment = Experiment(config, dataset, shares, spec, parts, loaded.holdout, notes)
+    experiment = Experiment(config, dataset, shares, spec, parts, np.empty(0, np.int64))
     _check_evaluators(experiment)
+    return experiment
+
+
+def check_rounds(experiment: Experiment) -> None:
+    """Check that there are enough clients for a round, and a model for what is recorded."""
     _check_cohort(experiment)
     _check_record(experiment)
-    parts.check_uploads()
-    return experiment
+    experiment.parts.check_uploads()
 
 
 def make_plan(experiment: Experiment, folder: Path) -> Plan:
@@ -165,7 +189,15 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
     environment = describe_environment(spec)  # that a resumed run needs for the same bits
     evaluation = Evaluation(config.evaluate, everything, holdout, dataset.class_names)
     described = dataset.describe()
-    return Plan(config.cohort, config.checkpoint, evaluation, folder, environment, described)
+    return Plan(
+        config.cohort,
+        config.checkpoint,
+        evaluation,
+        folder,
+        environment,
+        described,
+        remote=experiment.remote,
+    )
 
 
 def make_executor(

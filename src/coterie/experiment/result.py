@@ -31,10 +31,11 @@ CONFIG = "config.toml"
 _BATCH = 256
 _RESUME = {
     "command": "coterie run --out {folder} --resume",
+    "deploy": "coterie deploy server --out {folder} --resume, with the options of before",
     "run": 'coterie.run(..., out="{folder}", resume=True)',
     "fit": 'coterie.fit(..., out="{folder}", resume=True)',
 }
-Caller = Literal["command", "run", "fit"]
+Caller = Literal["command", "deploy", "run", "fit"]
 
 
 def say_how_to_resume(folder: Path, caller: Caller) -> str:

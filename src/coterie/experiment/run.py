@@ -3,8 +3,8 @@
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from coterie.core import exact
 from coterie.core.errors import CheckpointError, ConfigError, DataError, Interrupted
 from coterie.core.files import replace_durably
+from coterie.core.task import Executor
 from coterie.engine import rundir
 from coterie.engine.loop import Loop, Plan, Standing
 from coterie.engine.play import Player
@@ -37,6 +38,10 @@ PARTITION = "partition.json"
 _OF_NETWORK = ("method", "objective", "net", "sensor")  # parts that loading a network may need
 
 
+# starts what runs the tasks of an experiment, which may have stood somewhere before
+StartExecutor = Callable[[Experiment, Standing | None], Executor]
+
+
 class _Words(NamedTuple):
     """How a caller writes two arguments."""
 
@@ -46,6 +51,7 @@ class _Words(NamedTuple):
 
 _WORDS: dict[Caller, _Words] = {
     "command": _Words("--resume", "--out"),
+    "deploy": _Words("--resume", "--out"),
     "run": _Words("resume=True", "out="),
     "fit": _Words("resume=True", "out="),
 }
@@ -84,8 +90,8 @@ def execute(
     caller: Caller = "command",
 ) -> Result:
     """Prepare, lock, start or resume, run to the end, write the outputs."""
-    word = _WORDS[caller]
     if resume and folder is None:
+        word = _WORDS[caller]
         raise ConfigError(f"{word.resume} needs {word.out}, the directory of the run to resume")
     sites = f"{len(given[1].clients)}-sites" if given is not None else ""
     folder = folder or default_folder(config, sites)
@@ -93,20 +99,28 @@ def execute(
         announce(recorders, "loading data")
         experiment = prepare(config, folder, given)
         announce_data(recorders, experiment.dataset.describe())
-        if folder.is_dir() and not rundir.is_used(folder) and rundir.has_foreign_files(folder):
-            raise ConfigError(f"{folder} is not empty and holds no run; choose another {word.out}")
-        with rundir.lock_folder(folder):
-            if rundir.is_used(folder) and not resume:
-                raise ConfigError(
-                    f"{folder} holds a run already; add {word.resume} to resume it, or choose "
-                    f"another {word.out}"
-                )
-            try:
-                _drive(experiment, folder, allow_inexact, recorders)
-            except KeyboardInterrupt:
-                again = say_how_to_resume(folder, caller)
-                raise Interrupted(f"interrupted; resume with: {again}") from None
+        with open_folder(folder, resume, caller):
+            drive(experiment, folder, allow_inexact, recorders)
     return Result(folder, {k: v for k, v in config.objects.items() if k in _OF_NETWORK})
+
+
+@contextmanager
+def open_folder(folder: Path, resume: bool, caller: Caller) -> Iterator[None]:
+    """Lock the directory of a run; refuse one with other files, or with a run to be resumed."""
+    word = _WORDS[caller]
+    if folder.is_dir() and not rundir.is_used(folder) and rundir.has_foreign_files(folder):
+        raise ConfigError(f"{folder} is not empty and holds no run; choose another {word.out}")
+    with rundir.lock_folder(folder):
+        if rundir.is_used(folder) and not resume:
+            raise ConfigError(
+                f"{folder} holds a run already; add {word.resume} to resume it, or choose "
+                f"another {word.out}"
+            )
+        try:
+            yield
+        except KeyboardInterrupt:
+            again = say_how_to_resume(folder, caller)
+            raise Interrupted(f"interrupted; resume with: {again}") from None
 
 
 def describe_start(config: Config, data: str = "") -> list[str]:
@@ -137,8 +151,12 @@ def _shorten_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", own)
 
 
-def _drive(
-    experiment: Experiment, folder: Path, allow_inexact: bool, listeners: Sequence[Recorder]
+def drive(
+    experiment: Experiment,
+    folder: Path,
+    allow_inexact: bool,
+    listeners: Sequence[Recorder],
+    start_executor: StartExecutor | None = None,  # as the configuration says, if not given
 ) -> None:
     """Start or resume a run in a locked folder, and write its outputs."""
     rundir.clean(folder)
@@ -164,9 +182,13 @@ def _drive(
     standing = _load_standing(plan, allow_inexact, recorders)
     if standing and standing.position.finished and is_complete(experiment, folder, standing):
         return
-    if experiment.config.executor.kind != "serial":
+    if experiment.config.executor.kind != "serial" and not experiment.remote:
         announce(listeners, "starting workers")
-    with closing(make_executor(experiment, recorders.note)) as executor:
+    if start_executor is None:
+        started = make_executor(experiment, recorders.note)
+    else:
+        started = start_executor(experiment, standing)
+    with closing(started) as executor:
         if standing is None:
             announce(listeners, "measuring base lines")
             baseline = keep_baseline(experiment, folder)

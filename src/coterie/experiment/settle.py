@@ -4,7 +4,7 @@ Everything here happens before a run starts. A choice that the data rule out is 
 or is left out with a note.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,9 +65,38 @@ def settle(config: Config, dataset: Dataset, shares: Partition) -> Settled:
     """Fit the configuration to the data, or say why it cannot be."""
     config, views = _settle_views(config, dataset)
     shares, unlabelled = _select_labelled(config, dataset, shares)
-    config, left_out = _settle_evaluators(config, dataset, shares)
+    rows = np.concatenate(list(shares.train.values()))
+    trains, tests = (dataset.y_train[rows] >= 0).any(), (dataset.y_test >= 0).any()
+    config, left_out = _settle_evaluators(config, bool(trains), bool(tests))
     unseen, kept = _choose_unseen(config, dataset, shares)
     return Settled(config, shares, unseen, (*views, *unlabelled, *left_out, *kept))
+
+
+def settle_remote(
+    config: Config, dataset: Dataset, shares: Partition, labelled: bool, tested: bool
+) -> Settled:
+    """Fit the configuration to data that are elsewhere, of which `dataset` has the form only.
+
+    `labelled` says whether clients have labels, `tested` whether the server has test samples: its
+    evaluators have nothing to measure with otherwise.
+    """
+    config, views = _settle_views(config, dataset)
+    config, left_out = _settle_evaluators(config, labelled, labelled)
+    on_server = (
+        []
+        if tested
+        else [
+            key for key, part in config.evaluators.items() if getattr(part, "where", "") == "server"
+        ]
+    )
+    if on_server:
+        named = ", ".join(on_server)
+        config, notes = _leave_out(
+            config, on_server, f"not measured, as the server has no test samples: {named}"
+        )
+        left_out = (*left_out, *notes)
+    unseen, kept = _choose_unseen(config, dataset, shares)
+    return Settled(config, shares, unseen, (*views, *left_out, *kept))
 
 
 def list_unlabelled() -> tuple[str, ...]:
@@ -132,17 +161,22 @@ def _select_labelled(
     return shares.restrict({c: rows for c, rows in kept.items() if c not in absent}), tuple(notes)
 
 
-def _settle_evaluators(
-    config: Config, dataset: Dataset, shares: Partition
-) -> tuple[Config, tuple[str, ...]]:
+def _settle_evaluators(config: Config, trains: bool, tests: bool) -> tuple[Config, tuple[str, ...]]:
     """Leave out evaluators that need labels where there are none to train on or to test with."""
-    rows = np.concatenate(list(shares.train.values()))
-    trains, tests = (dataset.y_train[rows] >= 0).any(), (dataset.y_test >= 0).any()
     if trains and tests:
         return config, ()
     gone = [key for key, evaluator in config.evaluators.items() if evaluator.labels]
     if not gone:
         return config, ()
+    lacking = "the data have" if not (trains or tests) else f"no {_part(trains)} sample has"
+    label = "no labels" if not (trains or tests) else "a label"
+    return _leave_out(config, gone, f"not measured, as {lacking} {label}: {', '.join(gone)}")
+
+
+def _leave_out(
+    config: Config, gone: Collection[str], reason: str
+) -> tuple[Config, tuple[str, ...]]:
+    """Leave evaluators out; the metric of a run becomes one that is still measured."""
     kept = {key: part for key, part in config.evaluators.items() if key not in gone}
     settings, table = config.evaluate, config.tables["evaluate"]
     changes: dict[str, Any] = {}
@@ -151,9 +185,7 @@ def _settle_evaluators(
     entries = {
         name: [entry for entry in table[name] if _key(entry) in kept] for name in ("with", "last")
     }
-    lacking = "the data have" if not (trains or tests) else f"no {_part(trains)} sample has"
-    label = "no labels" if not (trains or tests) else "a label"
-    notes = [f"not measured, as {lacking} {label}: {', '.join(gone)}"]
+    notes = [reason]
     if not kept:
         notes.append("nothing is measured; evaluate.with=geometry needs no labels")
     lost = [config.evaluators[key].headline for key in gone]
