@@ -44,10 +44,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("types", "core", "native", "nets", "data", "kit", "evaluate", "engine", "executors"),
         "report",
     ),
+    "deploy": (ROOT, "core", "data", "kit", "engine", "report", "experiment"),
     "reproduce": (ROOT, "core", "data", "kit", "engine", "report", "experiment"),
     "cli": (
         *(ROOT, "types", "core", "native", "data", "kit", "evaluate", "engine", "report"),
-        *("experiment", "reproduce"),
+        *("experiment", "deploy", "reproduce"),
     ),
     "__main__": ("cli",),
     ROOT: ("types", "core", "kit", "engine.record", "experiment"),

@@ -42,6 +42,7 @@ class _Asked:
     seen: float  # when the client last gave a sign of life
     pinged: float
     id: str = ""  # of the request that is out; empty: none is
+    schema: str = ""  # of the networks, if the client was asked to join
     pings: set[str] = field(default_factory=set)
     reply: Reply | None = None
 
@@ -70,8 +71,9 @@ class Remote:
         self._run, self._states, self._folder = run, dict(states), folder
         self._timeout, self._grace, self._poll = timeout, grace, poll
         self._pause = min(_LONGEST_PAUSE, grace / _PINGS)
-        self._away: dict[str, str] = {}  # clients that are lost until they connect again, and why
+        self._refused: dict[str, str] = {}  # clients that are out until they come anew, and why
         self._gone: set[str] = set()  # those of them that have been disconnected since
+        self._vanished: set[str] = set()  # clients for which nobody waits while they are away
         self._told: set[str] = set()  # strangers that know that they take no part
 
     def clients(self) -> Sequence[ClientInfo]:
@@ -96,8 +98,7 @@ class Remote:
             yield reply
 
     def close(self) -> None:
-        """Close the link; safe to call twice."""
-        self._link.close()
+        """Do nothing: clients wait for a server that resumes the run."""
 
     def end(self, reason: str) -> None:
         """Tell all clients that the run is over."""
@@ -122,20 +123,23 @@ class Remote:
             deadline = now + (self._timeout or LONGEST)
             one = _Asked(task, names[task.client], head, body, deadline, now, now)
             asked.append(one)
-            if one.name in self._away:
-                one.fail("lost", self._away[one.name])
+            if one.name in self._refused:
+                one.fail("lost", self._refused[one.name])
+            elif one.name in self._vanished:
+                one.fail("lost", "it is not connected")
         self._turn_away(connected - set(names.values()))
         waiting = [one for one in asked if one.reply is None and one.name in connected]
         self._send_tasks(waiting)
         return asked
 
     def _list_connected(self) -> set[str]:
-        """List who is connected; those that were away and are back count as never lost."""
+        """List who is connected; those that were away and are back get tasks again."""
         connected = {name for name, there in self._link.peers().items() if there}
-        self._gone |= self._away.keys() - connected
+        self._vanished -= connected
+        self._gone |= self._refused.keys() - connected
         for name in self._gone & connected:
             self._gone.discard(name)
-            del self._away[name]
+            del self._refused[name]
         return connected
 
     def _turn_away(self, strangers: set[str]) -> None:
@@ -174,15 +178,16 @@ class Remote:
             one.reply = messages.read_reply(answer.head, answer.body, client, folder)
         elif answer.kind == "stranger":
             head = self._stamp(**self._join(one.task.client))
+            one.schema = str(head["schema"])
             head["state"] = self._states.get(one.task.client)
             head["last"] = one.task.round.index - (one.task.op == "update")
             (one.id,) = self._send([Message(one.name, "join", head)])
-        elif answer.kind == "joined":
+        elif answer.kind == "joined" and answer.head.get("schema") == one.schema:
             self._send_tasks([one])
         else:
             reason = str(answer.head.get("reason", f"it answered {answer.kind!r:.40}"))[:2000]
-            self._away[one.name] = f"refused: {reason}"
-            one.fail("lost", self._away[one.name])
+            self._refused[one.name] = f"refused: {reason}"
+            one.fail("lost", self._refused[one.name])
 
     def _take_pong(self, one: _Asked, answer: Message) -> bool:
         """Note a sign of life; return whether the client has to get its task again."""
@@ -200,9 +205,8 @@ class Remote:
                 limit = f"executor.timeout = {self._timeout:g}" if self._timeout else LONGEST
                 one.fail("late", f"no answer within {limit} s")
             elif now - one.seen > self._grace:
-                reason = f"no sign of life for {self._grace:g} s"
-                self._away[one.name] = reason
-                one.fail("lost", reason)
+                self._vanished.add(one.name)
+                one.fail("lost", f"no sign of life for {self._grace:g} s")
             elif one.name in connected and now - one.pinged > self._pause:
                 due.append(one)
         self._send_tasks([one for one in due if not one.id])

@@ -9,7 +9,7 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,12 @@ class Card:
 
 def read_form(plain: Mapping[str, Any]) -> Form:
     """Read a form that came as JSON."""
-    lists = ("shape", "mean", "std", "columns")
-    form = Form(**{f.name: plain[f.name] for f in fields(Form) if f.name not in lists}, **{
-        name: tuple(plain[name]) for name in lists
-    })
+    form = Form(
+        str(plain["kind"]),
+        tuple(plain["shape"]),
+        plain["dtype"],
+        *(tuple(plain[name]) for name in ("mean", "std", "columns")),
+    )
     numbers = (*form.mean, *form.std)
     if form.dtype not in ("uint8", "float32") or not all(_count(side) for side in form.shape):
         raise ValueError(f"{form.dtype} {form.shape} is no form of a sample")
@@ -103,9 +105,13 @@ class Federation:
         """Return the name of a client."""
         return next(info.name for info in self.clients if info.id == client)
 
+    def to_plain(self) -> dict[str, Any]:
+        """Write it as JSON has it."""
+        return asdict(self)
+
     def write(self, folder: Path) -> None:
         """Write `federation.json`, atomically."""
-        replace_durably(folder / FILE, json.dumps(asdict(self), indent=1).encode())
+        replace_durably(folder / FILE, json.dumps(self.to_plain(), indent=1).encode())
 
     @classmethod
     def read(cls, folder: Path) -> "Federation":
@@ -144,17 +150,14 @@ class Federation:
         return dataset, Partition(shares[0], shares[1], tuple(names))
 
 
-def agree(
-    cards: Mapping[str, Card], stated: ClassNames = ()
-) -> tuple[Federation, dict[str, str]]:
+def agree(cards: Mapping[str, Card], stated: ClassNames = ()) -> tuple[Federation, dict[str, str]]:
     """Make a federation of clients whose data have the same form; also say who is refused, and why.
 
     The form is the one that most clients have; of two, that of the first name.
     """
     names = sort_names(cards)
     keys = {name: (_freeze(cards[name].form), _label_kind(cards[name])) for name in names}
-    counts = Counter(key for _, key in sorted(keys.items(), key=lambda i: names.index(i[0])))
-    if not counts:
+    if not names:
         raise RunFailed("no client has joined")
     forms = Counter(form for form, _ in keys.values()).most_common(1)[0][0]
     kinds = Counter(kind for form, kind in keys.values() if form == forms and kind)
@@ -174,8 +177,7 @@ def agree(
             members.append(name)
     classes = stated or _join_classes([cards[name].classes for name in members])
     clients = tuple(
-        ClientInfo(id, name, cards[name].train, cards[name].test)
-        for id, name in enumerate(members)
+        ClientInfo(id, name, cards[name].train, cards[name].test) for id, name in enumerate(members)
     )
     labelled = any(cards[name].labelled for name in members)
     made = Federation(secrets.token_hex(8), first.form, classes, labelled, clients)

@@ -22,7 +22,8 @@ from coterie.experiment.config import Config, resolve
 from coterie.experiment.settle import use_groups
 from coterie.kit.evaluator import Evaluator
 from coterie.kit.method import FederatedEvaluator
-from coterie.kit.stages import Stage, resolve as resolve_stages
+from coterie.kit.stages import Stage
+from coterie.kit.stages import resolve as resolve_stages
 
 PROTOCOL = 1
 SIZES, CLASSES, SCORES, CONFUSION, ARRAYS = "sizes", "classes", "scores", "confusion", "arrays"
@@ -113,7 +114,7 @@ def _list_uploads(stage: Stage, owner: str) -> dict[str, str]:
         return {}
     if not stage.uploads:
         return {ARRAYS: f"an array with a row for every sample, in the stage {stage.name!r}{owner}"}
-    return {group: f"tensors, in the stage {stage.name!r}{owner}" for group in stage.uploads}
+    return dict.fromkeys(stage.uploads, f"tensors, in the stage {stage.name!r}{owner}")
 
 
 def hash_schema(parts: Parts) -> str:

@@ -88,7 +88,7 @@ def has_foreign_files(folder: Path) -> bool:
 
     A run that was killed at its start leaves its first files, complete or as `NAME.PID.tmp`.
     """
-    names = (_LOCK, _ATTEMPT, "partition.json", "model.json", "config.toml")
+    names = (_LOCK, _ATTEMPT, "federation.json", "partition.json", "model.json", "config.toml")
     first = "|".join(map(re.escape, names))
     own = re.compile(rf"({first})(\.\d+\.tmp)?")
     return not all(own.fullmatch(path.name) for path in folder.iterdir())

@@ -1,0 +1,194 @@
+"""A site of a federation: one process with its own data, states and models that answers a server.
+
+It runs no code that a server sends. What a server asks for is a configuration, of which this client
+builds method, networks and evaluators from its own installation.
+"""
+
+import hashlib
+import re
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import CoterieError, RunFailed
+from coterie.core.exact import exact_arithmetic, keep_freed_memory
+from coterie.core.task import Failure, Reply
+from coterie.data.datasets import Dataset
+from coterie.deploy import messages, own_data
+from coterie.deploy.desk import Desk
+from coterie.deploy.federation import read_form
+from coterie.deploy.handshake import Refused, Terms, check_terms, hash_schema
+from coterie.deploy.link import ClientLink, Message
+from coterie.deploy.own_data import OwnData
+from coterie.engine.client_states import StateStore
+from coterie.engine.rundir import lock_folder
+from coterie.engine.site import Site
+from coterie.experiment.model_file import SavedWeights, WeightsFile
+from coterie.experiment.outputs import PERSONAL, describe_model
+from coterie.experiment.prepare import Experiment, assemble, check_machine
+
+POLL = 0.2
+_RUN = re.compile("[0-9a-f]{16}")
+_LAST_WORDS = 3.0  # seconds for the answers that are not sent yet
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What the operator of a client agrees to."""
+
+    deny: Collection[str] = ()  # what may not leave it
+    own_code: bool = False  # whether a configuration may name modules of this machine
+    config_hash: str = ""  # of the only configuration that may be run; empty: any
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """A run that this client takes part in."""
+
+    run: str
+    folder: Path
+    experiment: Experiment
+    site: Site
+
+
+class Client:
+    """Takes part in one run after the other, until the server ends it."""
+
+    def __init__(
+        self,
+        link: ClientLink,
+        data: OwnData,
+        name: str,
+        folder: Path,
+        consent: Consent,
+        *,
+        device: str = "cpu",
+        say: Say = print,
+        poll: float = POLL,
+    ) -> None:
+        own_data.check_folder(folder)
+        self._link, self._data, self._name, self._folder = link, data, name, folder
+        self._consent, self._device, self._say, self._poll = consent, device, say, poll
+        self._told = ""  # the hash of the configuration whose terms were printed
+        self._joined: _Joined | None = None
+        self._rounds = 0
+
+    def serve(self) -> str:
+        """Answer requests until the server ends the run; return its last words."""
+        keep_freed_memory()
+        with lock_folder(self._folder), exact_arithmetic():
+            desk = Desk(self._link, self._poll)
+            try:
+                while True:
+                    request = desk.next()
+                    if request.kind == "end":
+                        desk.answer(request, "bye")
+                        return str(request.head.get("reason", ""))
+                    self._handle(desk, request)
+            finally:
+                desk.close(_LAST_WORDS)
+                self._link.close()
+
+    def _handle(self, desk: Desk, request: Message) -> None:
+        """Answer one request; this client's part ends if one end refuses the other."""
+        if request.kind == "refuse":
+            desk.answer(request, "bye")
+            reason = str(request.head.get("reason", ""))[:2000]
+            raise RunFailed(f"the server refuses this client: {reason}")
+        try:
+            if request.kind == "invite":
+                desk.answer(request, "card", self._introduce(request.head))
+            elif request.kind == "join":
+                self._joined = self._join(request.head)
+                desk.answer(request, "joined", {"schema": request.head["schema"]})
+            elif request.kind == "task":
+                self._work(desk, request)
+            else:
+                raise Refused(f"no request is called {request.kind!r:.40}")
+        except (Refused, CoterieError, KeyError, TypeError, ValueError) as error:
+            reason = f"{error}" if isinstance(error, Refused | CoterieError) else repr(error)
+            desk.answer(request, "refused", {"reason": reason})
+            raise RunFailed(f"this client takes no part: {reason}") from error
+
+    def _introduce(self, head: Mapping[str, Any]) -> Mapping[str, Any]:
+        terms = self._check(head)
+        return own_data.make_card(terms.config, self._load(terms), terms.classes).to_plain()
+
+    def _check(self, head: Mapping[str, Any]) -> Terms:
+        """Check the terms of a run, and print once what leaves this client."""
+        consent = self._consent
+        terms = check_terms(head, consent.deny, consent.own_code, consent.config_hash)
+        tables = terms.config.tables
+        title = f"{tables['method']['name']}, {tables['objective']['name']}"
+        if self._told != title:
+            self._told = title
+            self._say(f"the server asks for {title}, {terms.config.run.rounds} rounds")
+            self._say(f"leaves this client: {terms.config.method.leaves}")
+            for word, text in terms.learns.items():
+                self._say(f"  {word}: {text}")
+        return terms
+
+    def _load(self, terms: Terms) -> Dataset:
+        check_machine(terms.config.update("run", device=self._device))
+        return self._data.load(terms.config)
+
+    def _join(self, head: Mapping[str, Any]) -> _Joined:
+        """Build the site for a run, if both ends agree on what it computes."""
+        if not (isinstance(head["run"], str) and _RUN.fullmatch(head["run"])):
+            raise Refused("the server's run has no name")
+        terms, client = self._check(head), int(head["id"])
+        dataset, form = self._load(terms), read_form(head["form"])
+        own = own_data.describe_form(dataset)
+        if own != form:
+            raise Refused(f"its samples are {own.describe()}, those of the run {form.describe()}")
+        dataset = own_data.number_classes(dataset, tuple(head["classes"]))
+        share = own_data.make_share(terms.config, dataset, client, self._name)
+        if (size := len(share.train[client])) != head["train"]:
+            raise Refused(f"it has {size} training samples, and had {head['train']} before")
+        folder = self._folder / head["run"]
+        config = terms.config.update("run", device=self._device)
+        experiment = assemble(config, folder, dataset, share, tuple(head["unseen"]))
+        if (schema := hash_schema(experiment.parts)) != head["schema"]:
+            raise Refused(f"its networks have the schema {schema[:8]}, not {head['schema'][:8]!s}")
+        if head["state"] is not None:
+            round, digest = head["state"]
+            store = StateStore(folder / "clients")
+            if problem := store.find_problem({client: (round, digest)}, int(head["last"])):
+                raise Refused(f"the run relies on a state of this client: {problem}")
+        self._say(f"joined the run {head['run']} as client {client}, states in {folder}")
+        return _Joined(head["run"], folder, experiment, Site(experiment.spec, share))
+
+    def _work(self, desk: Desk, request: Message) -> None:
+        """Do a task of the run that was joined; others are a stranger's."""
+        joined = self._joined
+        if joined is None or request.head.get("run") != joined.run:
+            desk.answer(request, "stranger")
+            return
+        spool = joined.folder / "spool"
+        task = messages.read_task(request.head, request.body, spool / "broadcast")
+        reply = joined.site.run(task)
+        if withheld := [group for group in reply.up.tensors if group in self._consent.deny]:
+            failure = Failure("failed", f"its operator denies {', '.join(withheld)}")
+            reply = Reply(reply.client, error=failure)
+        if reply.error is not None:
+            self._say(f"round {task.round.index + 1}: {reply.error.kind}: {reply.error.reason}")
+        elif task.op == "personal":
+            self._describe_personal(joined)
+        elif task.op == "update" and task.round.index + 1 > self._rounds:
+            self._rounds = task.round.index + 1
+            self._say(f"round {self._rounds}/{task.round.total}: trained in {reply.seconds:.1f} s")
+        head, body = messages.write_reply(reply)
+        shutil.rmtree(spool, ignore_errors=True)  # uploaded arrays are in the body now
+        desk.answer(request, "reply", head, body)
+
+    def _describe_personal(self, joined: _Joined) -> None:
+        """Write `model.json` beside this client's own model, so that it can be opened here."""
+        share, (client,) = joined.experiment.partition, joined.experiment.partition.clients
+        file = f"{PERSONAL}/{share.file_name(client)}"
+        with (joined.folder / file).open("rb") as content:
+            saved = WeightsFile(file, hashlib.file_digest(content, "sha256").hexdigest())
+        weights = SavedWeights(personal={self._name: saved})
+        replace(describe_model(joined.experiment), weights=weights).write(joined.folder)
