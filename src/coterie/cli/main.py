@@ -18,6 +18,7 @@ import coterie
 from coterie.cli import (
     clean,
     compare,
+    deploy,
     doctor,
     download,
     evaluate,
@@ -57,6 +58,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], str]] = {  # with the line in th
 }
 for _name, (_command, _line) in _COMMANDS.items():
     app.command(_name, cls=PlainCommand, short_help=_line)(_command)
+app.add_typer(deploy.app, name="deploy")
 
 _BROKEN_PIPE, _INTERRUPTED = 141, 130
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -170,7 +170,8 @@ class Client:
         spool = joined.folder / "spool"
         task = messages.read_task(request.head, request.body, spool / "broadcast")
         reply = joined.site.run(task)
-        if withheld := [group for group in reply.up.tensors if group in self._consent.deny]:
+        sent = (*reply.up.tensors, *reply.up.blobs)
+        if withheld := [group for group in sent if group in self._consent.deny]:
             failure = Failure("failed", f"its operator denies {', '.join(withheld)}")
             reply = Reply(reply.client, error=failure)
         if reply.error is not None:

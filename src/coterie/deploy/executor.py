@@ -174,8 +174,8 @@ class Remote:
             return
         one.seen = time.monotonic()
         if answer.kind == "reply":
-            client, folder = one.task.client, self._folder / "spool" / "received"
-            one.reply = messages.read_reply(answer.head, answer.body, client, folder)
+            folder = self._folder / "spool" / "received"
+            one.reply = messages.read_reply(answer.head, answer.body, one.task, folder)
         elif answer.kind == "stranger":
             head = self._stamp(**self._join(one.task.client))
             one.schema = str(head["schema"])

@@ -26,7 +26,7 @@ from coterie.kit.stages import Stage
 from coterie.kit.stages import resolve as resolve_stages
 
 PROTOCOL = 1
-SIZES, CLASSES, SCORES, CONFUSION, ARRAYS = "sizes", "classes", "scores", "confusion", "arrays"
+SIZES, CLASSES, SCORES, CONFUSION = "sizes", "classes", "scores", "confusion"
 _OWN_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OF_SITE = {"name": "sites", "root": "", "test": "", "site": ""}  # of [data]: each has its own
 _FOR_SIMULATIONS = {"holdout": 0.0, "limit": 0, "imbalance": 1.0}
@@ -112,9 +112,9 @@ def list_learned(config: Config, stated: Collection[int | str] = ()) -> dict[str
 def _list_uploads(stage: Stage, owner: str) -> dict[str, str]:
     if stage.cohort == "none":
         return {}
-    if not stage.uploads:
-        return {ARRAYS: f"an array with a row for every sample, in the stage {stage.name!r}{owner}"}
-    return dict.fromkeys(stage.uploads, f"tensors, in the stage {stage.name!r}{owner}")
+    where = f"in the stage {stage.name!r}{owner}"
+    groups = dict.fromkeys(stage.uploads or (), f"tensors, {where}")
+    return groups | dict.fromkeys(stage.arrays, f"an array with a row for every sample, {where}")
 
 
 def hash_schema(parts: Parts) -> str:

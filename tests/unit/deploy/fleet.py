@@ -19,6 +19,7 @@ from coterie.experiment.config import resolve
 from coterie.experiment.result import Result
 
 POLL = 0.002
+_COMPUTING = threading.Lock()  # torch's global generators are one for all threads
 GRACE = 20.0
 NAMES = ("amiens", "berlin", "cadiz")
 
@@ -50,6 +51,14 @@ def tables(root: Path | str, **changes: dict[str, Any]) -> dict[str, dict[str, A
     return base
 
 
+class Worker(Client):  # type: ignore[misc]
+    """A client that computes while no other does."""
+
+    def _work(self, desk: Any, request: Message) -> None:
+        with _COMPUTING:
+            super()._work(desk, request)
+
+
 class Fleet:
     """Clients in threads that can be stopped and started again, and what they said."""
 
@@ -68,7 +77,7 @@ class Fleet:
         data: OwnData | None = None,
     ) -> threading.Thread:
         """Connect a client and let it work."""
-        client = Client(
+        client = Worker(
             link or self.link.connect(name),
             data or OwnData(str(self.root / f"{name}.npz")),
             name,
@@ -148,5 +157,3 @@ def digests(folder: Path) -> list[tuple[str, str]]:
 def simulate(root: Path, out: Path, tables: Mapping[str, Any]) -> Result:
     """Run the same federation in one process."""
     return coterie.run(dict(tables), out=out)
-
-
