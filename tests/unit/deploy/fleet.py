@@ -44,7 +44,8 @@ def write_sites(root: Path, names: Sequence[str] = NAMES, images: bool = False) 
 
 def tables(root: Path | str, **changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The toy configuration for sites, with tables changed."""
-    base = toy.tables(Path(str(root)), **changes)
+    rest = {name: table for name, table in changes.items() if name != "data"}
+    base = toy.tables(Path(str(root)), **rest)
     base["data"] = {"name": "sites", "root": str(root), **changes.get("data", {})}
     base["partition"] = {"kind": "by-group"}
     base.setdefault("evaluate", {"with": ["personal"], "metric": "client_accuracy_mean"})
@@ -106,20 +107,21 @@ class Fleet:
         if start:
             for name in self.names:
                 self.start(name)
-        patience = server.Patience(
-            options.pop("clients", 0),
-            options.pop("wait", 30.0),
-            options.pop("grace", GRACE),
-            POLL,
-        )
         plain = {**tables, "data": {**tables["data"], "root": ""}}
-        return server.serve(resolve(plain), self.link, out, patience=patience, **options)
+        return serve(self, plain, out, **options)
 
     def join(self) -> None:
         """Wait until all clients have ended."""
         for thread in self._threads:
             thread.join(20.0)
             assert not thread.is_alive()
+
+
+def serve(fleet: Fleet, tables: Mapping[str, Any], out: Path, **options: Any) -> Result:
+    """Run a server in this thread."""
+    waits = (options.pop("wait", 60.0), options.pop("grace", GRACE))
+    patience = server.Patience(options.pop("clients", 0), *waits, POLL)
+    return server.serve(resolve(dict(tables)), fleet.link, out, patience=patience, **options)
 
 
 class Cut(Exception):
