@@ -34,12 +34,31 @@ class OwnData:
     def load(self, config: Config) -> Dataset:
         """Read the data, by the keys of `[data]` that all sites share."""
         source = self.source or choose_source(self.root)
-        return datasets.load(
+        dataset = datasets.load(
             source,
             self.root,
             resize=config.data.resize,
             kind=config.data.kind,
             table=read_options(config.data),
+        )
+        if dataset.columns:
+            _check_table(config)
+        return dataset
+
+
+def _check_table(config: Config) -> None:
+    """Refuse inputs that depend on means over sites, which no site knows alone."""
+    data = config.data
+    if data.standardise != "none":
+        raise Refused(
+            f"data.standardise = {data.standardise!r} needs means over the tables of all sites, "
+            "which machines do not exchange; use data.standardise = 'none', with columns on a "
+            "common scale"
+        )
+    if data.missing == "mean":
+        raise Refused(
+            "data.missing = 'mean' needs means over the tables of all sites, which machines do not "
+            "exchange; use data.missing = 'drop' or 'refuse'"
         )
 
 
