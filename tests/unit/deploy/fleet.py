@@ -68,6 +68,7 @@ class Fleet:
         self.link = MemoryLink(names)
         self.said: dict[str, list[str]] = {name: [] for name in names}
         self.ended: dict[str, str] = {}
+        self.revived_in: dict[str, Path] = {}  # clients that start again after a cut, with a disk
         self._threads: list[threading.Thread] = []
 
     def start(
@@ -97,8 +98,10 @@ class Fleet:
             self.ended[name] = client.serve()
         except CoterieError as error:
             self.ended[name] = str(error)
-        except Exception as error:  # a link that was cut
-            self.ended[name] = repr(error)
+        except Cut:
+            if name in self.revived_in:
+                self.folder = self.revived_in.pop(name)
+                self.start(name)
 
     def run(
         self, out: Path, tables: Mapping[str, Any], *, start: bool = True, **options: Any
