@@ -31,7 +31,7 @@ from coterie.experiment.prepare import Experiment, assemble, check_machine
 
 POLL = 0.2
 _RUN = re.compile("[0-9a-f]{16}")
-_LAST_WORDS = 3.0  # seconds for the answers that are not sent yet
+_LAST_WORDS, _HURRY = 3.0, 0.5  # seconds for the answers that are not sent yet
 Say = Callable[[str], None]
 
 
@@ -80,7 +80,7 @@ class Client:
         """Answer requests until the server ends the run; return its last words."""
         keep_freed_memory()
         with lock_folder(self._folder), exact_arithmetic():
-            desk = Desk(self._link, self._poll)
+            desk, seconds = Desk(self._link, self._poll), _LAST_WORDS
             try:
                 while True:
                     request = desk.next()
@@ -88,8 +88,11 @@ class Client:
                         desk.answer(request, "bye")
                         return str(request.head.get("reason", ""))
                     self._handle(desk, request)
+            except KeyboardInterrupt:
+                seconds = _HURRY
+                raise
             finally:
-                desk.close(_LAST_WORDS)
+                desk.close(seconds)
                 self._link.close()
 
     def _handle(self, desk: Desk, request: Message) -> None:
