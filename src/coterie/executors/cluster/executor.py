@@ -23,7 +23,7 @@ import torch
 
 from coterie.core import codec, exact
 from coterie.core.bundle import Bundle, Payload
-from coterie.core.errors import CheckpointError, CodecError, ConfigError, RunFailed
+from coterie.core.errors import CheckpointError, ConfigError, RunFailed
 from coterie.core.task import ClientInfo, Failure, Reply, Task
 from coterie.data.copies import read_files
 from coterie.data.partition import Partition
@@ -40,7 +40,6 @@ GPU, CPU = "GPU", "CPU"
 _START_SECONDS = 300.0
 _NOTICE_SECONDS = 5.0  # until the cluster has noticed that a node is gone
 _TICK = 0.5  # seconds between looks at what may end a wait
-_NOTHING = codec.encode(Bundle())
 _VERSIONS = ("coterie", "torch")  # other differences of nodes are allowed, and noted
 
 
@@ -149,14 +148,15 @@ class Actor:
             head, up, kept = self._wait(answer, deadline)
             if kept:
                 self._files.save(task, codec.decode(kept))
-            reply = wire.read_reply(json.loads(head), _NOTHING)
-            return replace(reply, up=codec.unpack(up, self._files.spool(task), codec.OWN))
+            folder = self._files.spool(task)
+            return wire.read_reply(
+                wire.read_head(head),
+                up,
+                task,
+                lambda data, limits, expected: codec.unpack(data, folder, limits, expected),
+            )
         except CheckpointError as error:
             return Reply(task.client, error=Failure("disk", str(error)))
-        except CodecError as error:
-            return Reply(
-                task.client, error=Failure("failed", f"its upload cannot be read: {error}")
-            )
 
     def kill(self) -> None:
         """Have the cluster end the actor at once."""
