@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,8 @@ class SiteActor:
             failure = Failure("failed", f"its upload cannot be sent: {error}")
             up, text = codec.pack(Bundle()), _write_head(Reply(reply.client, error=failure))
         shutil.rmtree(files.folder / "up", ignore_errors=True)
+        with suppress(OSError):  # a broadcast with big arrays has files there, or nobody has
+            files.folder.rmdir()
         kept = b"" if files.kept is None else codec.encode(files.kept)
         return text, up, kept
 
