@@ -5,7 +5,7 @@ of the tasks that may start goes first, so that all workers finish a round at ab
 Tasks start only so far ahead of the yielded replies that these fit into `_AHEAD_BYTES`, so that
 memory does not grow with the cohort. If a worker dies, it is replaced and its task is repeated,
 while no other task runs if memory may have run out. After two more deaths the client is lost. A
-worker that sends a damaged message counts as dead: what follows from it cannot be trusted.
+worker that sends a damaged message counts as dead: what follows of it cannot be trusted.
 """
 
 import threading
@@ -267,12 +267,13 @@ class Pool(Generic[Encoded]):
                 failure = Failure("late", reason)
                 return Reply(task.client, error=failure, seconds=time.monotonic() - start)
             except wire.Closed:
-                ending = self._replace_worker(slot)
+                damage, ending = "", self._replace_worker(slot)
             except CodecError as error:
-                self._replace_worker(slot)
-                ending = Ending(f"at last by a damaged reply: {error}")
+                damage, ending = str(error), self._replace_worker(slot)
         reason = f"its worker died {RETRIES + 1} times ({ending.reason})"
-        if ending.killed:
+        if damage:
+            reason = f"its worker failed {RETRIES + 1} times (at last by a damaged reply: {damage})"
+        elif ending.killed:
             size = self._size(task)
             reason += f", as when memory runs out; the client has {size} samples"
         return Reply(task.client, error=Failure("lost", reason), seconds=time.monotonic() - start)
