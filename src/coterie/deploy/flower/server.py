@@ -9,7 +9,6 @@ import logging
 import secrets
 import threading
 import time
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,11 +16,9 @@ from pathlib import Path
 from flwr.app import ArrayRecord, Metadata
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.common.constant import (
-    ISOLATION_MODE_PROCESS,
     NOOP_ACCOUNT_NAME,
     NOOP_FLWR_AID,
     SUPERLINK_NODE_ID,
-    TRANSPORT_TYPE_GRPC_RERE,
     Status,
 )
 from flwr.proto.node_pb2 import NodeInfo
@@ -34,18 +31,12 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.supercore.utils import uint64_to_int64
-from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
-from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
-from flwr.superlink.config_loader import SuperLinkLifespanConfig
-from flwr.superlink.main import create_app
-from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
-from starlette.middleware.base import BaseHTTPMiddleware
 
 from coterie.core.errors import ConfigError
 from coterie.deploy.certificates import Certificates
 from coterie.deploy.flower import records
+from coterie.deploy.flower.application import make_application
 from coterie.deploy.guard import Guard, check_exposure
 from coterie.deploy.keys import read_registry
 from coterie.deploy.link import Message
@@ -64,13 +55,6 @@ _SELF_REGISTRATION = ("/v1/fleet/register-node",)  # without keys, on one machin
 _MAX_REQUEST_BYTES = 8 * 1024**2  # Flower's chunks have 5 MiB
 _HOUSEKEEPING_SECONDS = 5.0  # Flower ends a run that gave no sign of life for 60 s
 _PRESENT = [NodeStatus.REGISTERED, NodeStatus.ONLINE, NodeStatus.OFFLINE]
-# Translation of errors, of requests, and the check of signatures; the others serve what the guard
-# keeps out, and take half of the time of a request
-_NEEDED: tuple[object, ...] = (
-    BaseHTTPMiddleware,
-    ProtobufTranslationMiddleware,
-    NodeAuthMiddleware,
-)
 
 # Answers of this run, and how many of their objects are still to be uploaded
 _ANSWERS = """
@@ -128,10 +112,7 @@ class FlowerServerLink:
         database.parent.mkdir(parents=True, exist_ok=True)
         database.touch(mode=0o600)
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # the guard reports refusals
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of Flower's own migrations
-            app = create_app(_configure(host, port, database, secured), SuperLinkLifespan)
-        app.user_middleware = [each for each in app.user_middleware if each.cls in _NEEDED]
+        app = make_application(host, port, database, secured)
         self._state: SqlLinkState = app.state.linkstate_factory.state()
         if keys is not None:
             self._register(read_registry(keys))
@@ -376,31 +357,3 @@ class FlowerServerLink:
                 self._state.object_store.delete(row["id"])
             self._state.delete_messages({request})
             self._state.object_store.delete(request)
-
-
-def _configure(host: str, port: int, database: Path, secured: bool) -> SuperLinkLifespanConfig:
-    """Configure SuperLink to run no programs: sites and this process are all it knows."""
-    return SuperLinkLifespanConfig(
-        control_address="",
-        health_server_address=None,
-        host=host,
-        port=port,
-        insecure=not secured,
-        certificates=None,
-        superexec_auth_secret=secrets.token_bytes(32),
-        authn_plugin=NoOpControlAuthnPlugin(),
-        event_log_plugin=None,
-        fleet_event_log_plugin=None,
-        enable_event_log=False,
-        artifact_provider=None,
-        enable_supernode_auth=secured,
-        fleet_api_type=TRANSPORT_TYPE_GRPC_RERE,
-        fleet_api_address=None,
-        simulation=False,
-        ssl_ca_certfile=None,
-        ssl_certfile=None,
-        ssl_keyfile=None,
-        database=str(database),
-        isolation=ISOLATION_MODE_PROCESS,  # the other value starts a process that runs apps
-        runtime_dependency_install=False,
-    )
