@@ -85,6 +85,9 @@ def _read(program: Any, words: list[str]) -> None:
         assert len(words) == 1 and words[0] in known
         return
     command = program.commands[words[0]]
+    if hasattr(command, "commands"):  # of commands of its own, as `deploy`
+        _read(command, words[1:])
+        return
     placeholder = any(re.fullmatch(r"[A-Z]{2,}\w*|\[.*", word) for word in words[1:])
     given = [word for word in words[1:] if word.startswith("--")]
     known = {name for parameter in command.params for name in parameter.opts} | {"--help"}

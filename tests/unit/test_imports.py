@@ -44,7 +44,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("types", "core", "native", "nets", "data", "kit", "evaluate", "engine", "executors"),
         "report",
     ),
-    "deploy": (ROOT, "core", "data", "kit", "engine", "report", "experiment"),
+    "deploy": (ROOT, "core", "data", "kit", "engine", "executors", "report", "experiment"),
     "reproduce": (ROOT, "core", "data", "kit", "engine", "report", "experiment"),
     "cli": (
         *(ROOT, "types", "core", "native", "data", "kit", "evaluate", "engine", "report"),

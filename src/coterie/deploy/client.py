@@ -19,7 +19,7 @@ from coterie.data.datasets import Dataset
 from coterie.deploy import messages, own_data
 from coterie.deploy.desk import Desk
 from coterie.deploy.federation import read_form
-from coterie.deploy.handshake import Refused, Terms, check_terms, hash_schema
+from coterie.deploy.handshake import Declined, Terms, check_terms, hash_schema
 from coterie.deploy.link import ClientLink, Message
 from coterie.deploy.own_data import OwnData
 from coterie.engine.client_states import StateStore
@@ -110,9 +110,9 @@ class Client:
             elif request.kind == "task":
                 self._work(desk, request)
             else:
-                raise Refused(f"no request is called {request.kind!r:.40}")
-        except (Refused, CoterieError, KeyError, TypeError, ValueError) as error:
-            reason = f"{error}" if isinstance(error, Refused | CoterieError) else repr(error)
+                raise Declined(f"no request is called {request.kind!r:.40}")
+        except (Declined, CoterieError, KeyError, TypeError, ValueError) as error:
+            reason = f"{error}" if isinstance(error, Declined | CoterieError) else repr(error)
             desk.answer(request, "refused", {"reason": reason})
             raise RunFailed(f"this client takes no part: {reason}") from error
 
@@ -141,26 +141,26 @@ class Client:
     def _join(self, head: Mapping[str, Any]) -> _Joined:
         """Build the site for a run, if both ends agree on what it computes."""
         if not (isinstance(head["run"], str) and _RUN.fullmatch(head["run"])):
-            raise Refused("the server's run has no name")
+            raise Declined("the server's run has no name")
         terms, client = self._check(head), int(head["id"])
         dataset, form = self._load(terms), read_form(head["form"])
         own = own_data.describe_form(dataset)
         if own != form:
-            raise Refused(f"its samples are {own.describe()}, those of the run {form.describe()}")
+            raise Declined(f"its samples are {own.describe()}, those of the run {form.describe()}")
         dataset = own_data.number_classes(dataset, tuple(head["classes"]))
         share = own_data.make_share(terms.config, dataset, client, self._name)
         if (size := len(share.train[client])) != head["train"]:
-            raise Refused(f"it has {size} training samples, and had {head['train']} before")
+            raise Declined(f"it has {size} training samples, and had {head['train']} before")
         folder = self._folder / head["run"]
         config = terms.config.update("run", device=self._device)
         experiment = assemble(config, folder, dataset, share, tuple(head["unseen"]))
         if (schema := hash_schema(experiment.parts)) != head["schema"]:
-            raise Refused(f"its networks have the schema {schema[:8]}, not {head['schema'][:8]!s}")
+            raise Declined(f"its networks have the schema {schema[:8]}, not {head['schema'][:8]!s}")
         if head["state"] is not None:
             round, digest = head["state"]
             store = StateStore(folder / "clients")
             if problem := store.find_problem({client: (round, digest)}, int(head["last"])):
-                raise Refused(f"the run relies on a state of this client: {problem}")
+                raise Declined(f"the run relies on a state of this client: {problem}")
         self._say(f"joined the run {head['run']} as client {client}, states in {folder}")
         return _Joined(head["run"], folder, experiment, Site(experiment.spec, share))
 

@@ -51,7 +51,7 @@ class _Asked:
         self.reply = Reply(self.task.client, error=Failure(kind, reason))
 
 
-class Remote:
+class RemoteSites:
     """Runs tasks on the clients of a federation."""
 
     def __init__(

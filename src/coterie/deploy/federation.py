@@ -27,7 +27,7 @@ FILE = "federation.json"
 
 
 @dataclass(frozen=True)
-class Form:
+class SampleForm:
     """What one sample is, as a network sees it: all sites of a run have the same."""
 
     kind: str  # "image", "signal" or "table"
@@ -51,7 +51,7 @@ class Form:
 class Card:
     """What a client tells of its data before the first round."""
 
-    form: Form
+    form: SampleForm
     train: int  # samples that it trains on
     test: int
     classes: ClassNames  # that it has; empty where the server states them
@@ -75,9 +75,9 @@ class Card:
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def read_form(plain: Mapping[str, Any]) -> Form:
+def read_form(plain: Mapping[str, Any]) -> SampleForm:
     """Read a form that came as JSON."""
-    form = Form(
+    form = SampleForm(
         str(plain["kind"]),
         tuple(plain["shape"]),
         plain["dtype"],
@@ -96,7 +96,7 @@ class Federation:
     """The sites that take part in a run, in the order of their names."""
 
     run: str  # tells this run from all others
-    form: Form
+    form: SampleForm
     classes: ClassNames
     labelled: bool
     clients: tuple[ClientInfo, ...]
@@ -197,7 +197,7 @@ def _label_kind(card: Card) -> str:
     return "text" if isinstance(card.classes[0], str) else "numbers"
 
 
-def _freeze(form: Form) -> str:
+def _freeze(form: SampleForm) -> str:
     return json.dumps(asdict(form), sort_keys=True)
 
 
@@ -207,7 +207,7 @@ def _divide(sizes: Sequence[int]) -> list[np.ndarray]:
     return [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
-def _blank(shares: Sequence[np.ndarray], form: Form) -> np.ndarray:
+def _blank(shares: Sequence[np.ndarray], form: SampleForm) -> np.ndarray:
     count = max(1, sum(map(len, shares)))
     return np.broadcast_to(np.zeros((), form.dtype), (count, *form.shape))
 

@@ -32,7 +32,7 @@ _OF_SITE = {"name": "sites", "root": "", "test": "", "site": ""}  # of [data]: e
 _FOR_SIMULATIONS = {"holdout": 0.0, "limit": 0, "imbalance": 1.0}
 
 
-class Refused(Exception):
+class Declined(Exception):
     """One end of a handshake does not take part, for this reason."""
 
 
@@ -130,38 +130,38 @@ def hash_schema(parts: Parts) -> str:
 def check_terms(
     head: Mapping[str, Any], deny: Collection[str], own_code: bool, agreed: str = ""
 ) -> Terms:
-    """Check on a client what a server asks for; `Refused` says why it takes no part.
+    """Check on a client what a server asks for; `Declined` says why it takes no part.
 
     `agreed` is the hash of the configuration that the client's operator expects, if any.
     """
     if head.get("protocol") != PROTOCOL:
-        raise Refused(f"the server speaks protocol {head.get('protocol')}, this client {PROTOCOL}")
+        raise Declined(f"the server speaks protocol {head.get('protocol')}, this client {PROTOCOL}")
     theirs, ours = head.get("versions"), list_versions()
     for name, version in ours.items():
         other = theirs.get(name) if isinstance(theirs, dict) else None
         if other != version:
-            raise Refused(f"the server has {name} {other}, this client {version}")
+            raise Declined(f"the server has {name} {other}, this client {version}")
     tables = head.get("config")
     if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
-        raise Refused("the server sent no configuration")
+        raise Declined("the server sent no configuration")
     if not own_code and (name := _find_own_code(tables)):
-        raise Refused(f"the configuration names code that is not Coterie's ({name}): --own-code")
+        raise Declined(f"the configuration names code that is not Coterie's ({name}): --own-code")
     try:
         config = make_common(resolve(tables, name="sites"))
     except ConfigError as error:
-        raise Refused(f"the server's configuration cannot be used here: {error}") from error
+        raise Declined(f"the server's configuration cannot be used here: {error}") from error
     if config.hash() != head.get("config_hash"):
-        raise Refused("the server's configuration does not have the hash that it claims")
+        raise Declined("the server's configuration does not have the hash that it claims")
     if agreed and config.hash() != agreed:
-        raise Refused("the server has another configuration than the one given with --config")
+        raise Declined("the server has another configuration than the one given with --config")
     stated = head.get("stated")
     if not isinstance(stated, list) or any(type(name) not in (int, str) for name in stated):
-        raise Refused("the server sent no list of classes")
+        raise Declined("the server sent no list of classes")
     # what leaves this client follows from the configuration, not from what the server says of it
     learns = list_learned(config, stated)
     if denied := [word for word in learns if word in deny]:
         told = ", ".join(f"{word} ({learns[word]})" for word in denied)
-        raise Refused(f"its operator denies {told}")
+        raise Declined(f"its operator denies {told}")
     return Terms(config, learns, tuple(stated))
 
 

@@ -18,8 +18,8 @@ from coterie.data.formats.locate import expand_path
 from coterie.data.formats.tables import ENDINGS
 from coterie.data.labels import MISSING, ClassNames
 from coterie.data.partition import Partition
-from coterie.deploy.federation import Card, Form
-from coterie.deploy.handshake import Refused
+from coterie.deploy.federation import Card, SampleForm
+from coterie.deploy.handshake import Declined
 from coterie.experiment.config import Config
 from coterie.experiment.load_data import read_options
 
@@ -50,13 +50,13 @@ def _check_table(config: Config) -> None:
     """Refuse inputs that depend on means over sites, which no site knows alone."""
     data = config.data
     if data.standardise != "none":
-        raise Refused(
+        raise Declined(
             f"data.standardise = {data.standardise!r} needs means over the tables of all sites, "
             "which machines do not exchange; use data.standardise = 'none', with columns on a "
             "common scale"
         )
     if data.missing == "mean":
-        raise Refused(
+        raise Declined(
             "data.missing = 'mean' needs means over the tables of all sites, which machines do not "
             "exchange; use data.missing = 'drop' or 'refuse'"
         )
@@ -80,11 +80,11 @@ def choose_source(root: str) -> str:
 
 
 def make_card(config: Config, dataset: Dataset, stated: ClassNames = ()) -> Card:
-    """Tell of data what a server has to know; `Refused` if this site cannot take part."""
+    """Tell of data what a server has to know; `Declined` if this site cannot take part."""
     train, least = select_rows(config, dataset), config.partition.min_samples
     if len(train) < least:
         few = "labelled training samples" if _needs_labels(config) else "training samples"
-        raise Refused(f"it has {len(train)} {few}, and partition.min_samples = {least}")
+        raise Declined(f"it has {len(train)} {few}, and partition.min_samples = {least}")
     if stated:
         check_classes(dataset, stated)
     labelled = bool((dataset.y_train >= 0).any() and (dataset.y_test >= 0).any())
@@ -92,9 +92,9 @@ def make_card(config: Config, dataset: Dataset, stated: ClassNames = ()) -> Card
     return Card(describe_form(dataset), len(train), len(dataset.y_test), classes, labelled)
 
 
-def describe_form(dataset: Dataset) -> Form:
+def describe_form(dataset: Dataset) -> SampleForm:
     """Describe one sample of a data set."""
-    return Form(
+    return SampleForm(
         dataset.kind,
         tuple(dataset.shape),
         dataset.x_train.dtype.name,
@@ -114,7 +114,7 @@ def select_rows(config: Config, dataset: Dataset) -> np.ndarray:
 def check_classes(dataset: Dataset, classes: ClassNames) -> None:
     """Refuse data with a class that the federation does not have."""
     if strange := [name for name in dataset.class_names if name not in classes]:
-        raise Refused(
+        raise Declined(
             f"it has the class {strange[0]!r}; the run has: {list_first(list(map(str, classes)))}"
         )
 

@@ -17,9 +17,9 @@ from coterie.core.task import ClientId
 from coterie.data.datasets import Dataset
 from coterie.data.labels import ClassNames
 from coterie.deploy import own_data
-from coterie.deploy.executor import GRACE, POLL, Remote
+from coterie.deploy.executor import GRACE, POLL, RemoteSites
 from coterie.deploy.federation import FILE, Card, Federation, agree
-from coterie.deploy.handshake import Refused, Terms, hash_schema, list_learned, make_common
+from coterie.deploy.handshake import Declined, Terms, hash_schema, list_learned, make_common
 from coterie.deploy.link import Message, ServerLink
 from coterie.deploy.own_data import OwnData
 from coterie.engine.loop import Standing
@@ -64,7 +64,7 @@ def serve(
     common = make_common(config)
     check_machine(common)
     folder = folder or default_folder(common)
-    notes, started = Recorders(recorders), list[Remote]()
+    notes, started = Recorders(recorders), list[RemoteSites]()
     with exact.exact_arithmetic(), open_folder(folder, resume, "deploy"):
         if (folder / FILE).exists():
             federation = Federation.read(folder)
@@ -76,9 +76,9 @@ def serve(
         experiment = prepare_remote(config, common, folder, federation, tests)
         announce_data(recorders, experiment.dataset.describe())
 
-        def start(experiment: Experiment, standing: Standing | None) -> Remote:
+        def start(experiment: Experiment, standing: Standing | None) -> RemoteSites:
             states = standing.position.states if standing else {}
-            made = Remote(
+            made = RemoteSites(
                 link,
                 federation.clients,
                 _Invitation(experiment, federation).for_client,
@@ -129,9 +129,9 @@ def _load_tests(tests: OwnData, common: Config, blank: Dataset) -> Dataset:
     own, form = own_data.describe_form(loaded), own_data.describe_form(blank)
     try:
         if own != form:
-            raise Refused(f"it has {own.describe()}, the clients {form.describe()}")
+            raise Declined(f"it has {own.describe()}, the clients {form.describe()}")
         loaded = own_data.number_classes(loaded, blank.class_names)
-    except Refused as reason:
+    except Declined as reason:
         raise ConfigError(f"data.root = {tests.root!r} cannot be tested with: {reason}") from None
     return replace(blank, x_test=loaded.x_test, y_test=loaded.y_test)
 

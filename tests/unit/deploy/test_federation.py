@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import CheckpointError, RunFailed
-from coterie.deploy.federation import FILE, Card, Federation, Form, agree
+from coterie.deploy.federation import FILE, Card, Federation, SampleForm, agree
 
-FORM = Form("image", (1, 8, 8), "uint8", (0.5,), (0.5,))
+FORM = SampleForm("image", (1, 8, 8), "uint8", (0.5,), (0.5,))
 CARD = Card(FORM, 40, 10, ("cat", "dog"), True)
 
 

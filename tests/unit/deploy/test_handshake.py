@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from coterie.core.errors import ConfigError
-from coterie.deploy.handshake import Refused, Terms, check_terms, list_learned, make_common
+from coterie.deploy.handshake import Declined, Terms, check_terms, list_learned, make_common
 from coterie.experiment.config import Config, load
 
 
@@ -33,18 +33,18 @@ def test_both_ends_agree_on_the_same_terms() -> None:
     ],
 )
 def test_other_terms_are_refused_with_the_reason(change: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(Declined, match=reason):
         check_terms({**terms(), **change}, (), False)
 
 
 @pytest.mark.parametrize("word", ["sizes", "classes", "class_counts", "scores", "confusion"])
 def test_each_word_that_is_listed_can_be_denied(word: str) -> None:
-    with pytest.raises(Refused, match=f"its operator denies {word}"):
+    with pytest.raises(Declined, match=f"its operator denies {word}"):
         check_terms(terms(), (word,), False)
 
 
 def test_what_leaves_follows_from_the_configuration_and_not_from_the_servers_list() -> None:
-    with pytest.raises(Refused, match="denies class_counts"):
+    with pytest.raises(Declined, match="denies class_counts"):
         check_terms({**terms(), "learns": {}}, ("class_counts",), False)
 
 
@@ -56,14 +56,14 @@ def test_stated_classes_need_not_be_told() -> None:
 
 def test_another_configuration_than_the_agreed_one_is_refused() -> None:
     other = terms("digits/moon")["config_hash"]
-    with pytest.raises(Refused, match="another configuration than the one given"):
+    with pytest.raises(Declined, match="another configuration than the one given"):
         check_terms(terms(), (), False, other)
 
 
 def test_a_server_cannot_have_a_client_import_modules() -> None:
     head = terms()
     head["config"]["method"] = {"name": "subprocess:Popen"}
-    with pytest.raises(Refused, match="code that is not Coterie's"):
+    with pytest.raises(Declined, match="code that is not Coterie's"):
         check_terms(head, (), False)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from coterie.core.errors import DataError
 from coterie.deploy import own_data
-from coterie.deploy.handshake import Refused, make_common
+from coterie.deploy.handshake import Declined, make_common
 from coterie.deploy.own_data import OwnData
 from coterie.experiment.config import Config, resolve
 from coterie.experiment.prepare import prepare
@@ -46,14 +46,14 @@ def test_a_card_counts_what_is_trained_on(tmp_path: Path) -> None:
     loaded = OwnData(str(tmp_path / "a.npz")).load(common())
     card = own_data.make_card(common(), loaded)
     assert (card.train, card.test, card.classes, card.labelled) == (10, 4, (0, 1), True)
-    with pytest.raises(Refused, match="the class 1; the run has: 0, 2"):
+    with pytest.raises(Declined, match="the class 1; the run has: 0, 2"):
         own_data.make_card(common(), loaded, (0, 2))
 
 
 def test_a_site_without_labels_takes_no_part_in_supervised_training(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).normal(size=(20, 4)))
     loaded = OwnData(str(tmp_path / "a.npz")).load(common())
-    with pytest.raises(Refused, match="0 labelled training samples"):
+    with pytest.raises(Declined, match="0 labelled training samples"):
         own_data.make_card(common(), loaded)
 
 
@@ -64,5 +64,5 @@ def test_tables_that_need_means_over_sites_are_refused(tmp_path: Path) -> None:
     plain = {"label": "ill", "standardise": "none", "missing": "refuse"}
     assert own_data.describe_form(table.load(common(data=plain))).kind == "table"
     for key, value in (("standardise", "federated"), ("missing", "mean")):
-        with pytest.raises(Refused, match=f"{key} = '{value}' needs means over the tables"):
+        with pytest.raises(Declined, match=f"{key} = '{value}' needs means over the tables"):
             table.load(common(data={**plain, key: value}))
