@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,15 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ["COTERIE_CACHE"]
     else:
         os.environ["COTERIE_CACHE"] = before
+
+
+@pytest.fixture(autouse=True)
+def same_signals() -> Iterator[None]:
+    """Restore the handlers of signals, which a command that is called in this process changes."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -97,7 +97,7 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "local.optimizer=rmsprop": ("local.optimizer = 'rmsprop'", "'sgd'"),
     "local.schedule=linear": ("local.schedule = 'linear'", "'cosine'"),
     "server.optimizer=sgd": ("server.optimizer = 'sgd'", "'momentum'"),
-    "executor.kind=threads": ("executor.kind = 'threads'", "'serial' or 'processes'"),
+    "executor.kind=threads": ("executor.kind = 'threads'", "'serial', 'processes' or 'ray'"),
     'evaluate.with=["acuracy"]': ("evaluate.with = 'acuracy'", "'accuracy'?"),
     "evaluate.last=personal_kn": ("evaluate.last = 'personal_kn'", "'personal_knn'?"),
     # the user's own classes

@@ -59,8 +59,8 @@ def executors(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[Watched]]
     made: list[Watched] = []
 
     def watch(interrupted: int = -1) -> list[Watched]:
-        def make(experiment: Experiment) -> Watched:
-            made.append(Watched(make_executor(experiment), interrupted))
+        def make(experiment: Experiment, note: Callable[[str], None]) -> Watched:
+            made.append(Watched(make_executor(experiment, note), interrupted))
             return made[-1]
 
         monkeypatch.setattr(module, "make_executor", make)
