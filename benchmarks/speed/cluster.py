@@ -14,27 +14,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from round import HERE, WORKERS, Coterie, setting, write_images
+from round import HERE, WORKERS, Coterie, choose_data, setting, take_turns
 
 KINDS = ("processes", "ray")
 
 
 def measure(folder: Path, data: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Let the two take turns; the first round of each, which starts things, is left out."""
+    """The two by turns."""
     tables = setting(data, rounds + 2, "none")
     contenders = {
         kind: Coterie({**tables, "executor": {"kind": kind, "workers": WORKERS}}, folder / kind)
         for kind in KINDS
     }
-    seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for _ in range(rounds + 1):
-        for kind, contender in contenders.items():
-            seconds[kind].append(contender.round())
+    seconds = take_turns(contenders, rounds)
     for contender in contenders.values():
         contender.close()
-    medians = {kind: statistics.median(values[1:]) for kind, values in seconds.items()}
+    medians = {kind: statistics.median(values) for kind, values in seconds.items()}
     return {
-        "seconds": {kind: values[1:] for kind, values in seconds.items()},
+        "seconds": seconds,
         "ray / processes": medians["ray"] / medians["processes"],
     }
 
@@ -49,10 +46,7 @@ def main() -> None:
     options = parser.parse_args()
     with TemporaryDirectory() as name:
         folder = Path(name)
-        data = {"name": "cifar10", "root": str(options.data)}
-        if options.data is None:
-            write_images(folder / "images.npz", options.samples)
-            data = {"name": "arrays", "root": str(folder / "images.npz")}
+        data = choose_data(folder, options.data, options.samples)
         found = measure(folder, data, options.rounds)
     found["data"] = "CIFAR-10" if options.data else "random images"
     for kind, values in found["seconds"].items():

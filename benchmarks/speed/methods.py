@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from round import HERE, WORKERS, Coterie, write_images
+from round import HERE, WORKERS, Coterie, choose_data, take_turns
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"name": "fedavg"},
@@ -48,13 +48,10 @@ def measure(folder: Path, data: dict[str, Any], rounds: int) -> dict[str, list[f
         for augment in ("crop-flip", "none")
         for index, method in enumerate(METHODS)
     }
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds + 1):
-        for name, contender in contenders.items():
-            seconds[name].append(contender.round())
+    seconds = take_turns(contenders, rounds)
     for contender in contenders.values():
         contender.close()
-    return {name: values[1:] for name, values in seconds.items()}
+    return seconds
 
 
 def main() -> None:
@@ -66,10 +63,7 @@ def main() -> None:
     options = parser.parse_args()
     with TemporaryDirectory() as name:
         folder = Path(name)
-        data = {"name": "cifar10", "root": str(options.data)}
-        if options.data is None:
-            write_images(folder / "images.npz", IMAGES)
-            data = {"name": "arrays", "root": str(folder / "images.npz")}
+        data = choose_data(folder, options.data, IMAGES)
         seconds = measure(folder, data, options.rounds)
     ratios = {}
     for name, values in seconds.items():

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from round import HERE, WORKERS, Bare, Coterie, write_images
+from round import HERE, WORKERS, Bare, Coterie, choose_data, take_turns
 
 from coterie.data.augment import AUGMENTS
 from coterie.experiment.config import resolve
@@ -55,7 +55,7 @@ def time_views(batch: int, repeats: int = 30) -> float:
 
 
 def measure(folder: Path, data: dict[str, Any], net: str, samples: int, rounds: int) -> Any:
-    """Let the contenders take turns; the first round of each, which starts things, is left out."""
+    """The contenders by turns, and what the views take of a step."""
     tables = setting(data, net, samples, rounds + 2)
     experiment = prepare(resolve(tables), folder / "run")
     shards = [share.tolist() for share in experiment.partition.train.values()]
@@ -64,16 +64,13 @@ def measure(folder: Path, data: dict[str, Any], net: str, samples: int, rounds: 
         "bare": Bare(shards, experiment.dataset, "bare_simsiam.py", more),
         "coterie": Coterie(tables, folder / net),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds + 1):
-        for name, contender in contenders.items():
-            seconds[name].append(contender.round())
+    seconds = take_turns(contenders, rounds)
     for contender in contenders.values():
         contender.close()
-    medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
     steps = sum(-(-len(shard) // BATCHES[net]) for shard in shards)
     return {
-        "seconds": {name: values[1:] for name, values in seconds.items()},
+        "seconds": seconds,
         "coterie / bare": medians["coterie"] / medians["bare"],
         "views / step": time_views(BATCHES[net]) * steps / (WORKERS * medians["coterie"]),
     }
@@ -92,10 +89,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     with TemporaryDirectory() as name:
         folder = Path(name)
-        data = {"name": "cifar10", "root": str(options.data)}
-        if options.data is None:
-            write_images(folder / "images.npz", options.samples)
-            data = {"name": "arrays", "root": str(folder / "images.npz")}
+        data = choose_data(folder, options.data, options.samples)
         for net in options.nets:
             found[net] = measure(folder, data, net, options.samples, options.rounds)
             for contender, values in found[net]["seconds"].items():

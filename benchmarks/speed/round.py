@@ -152,6 +152,23 @@ def write_images(path: Path, samples: int) -> None:
     np.savez(path, **arrays)
 
 
+def choose_data(folder: Path, root: Path | None, samples: int) -> dict[str, Any]:
+    """The table `[data]`: CIFAR-10 in `root`, or without one as many random images."""
+    if root is not None:
+        return {"name": "cifar10", "root": str(root)}
+    write_images(folder / "images.npz", samples)
+    return {"name": "arrays", "root": str(folder / "images.npz")}
+
+
+def take_turns(contenders: Mapping[str, Any], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each contender's rounds but the first, which starts things."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds + 1):
+        for name, contender in contenders.items():
+            seconds[name].append(contender.round())
+    return {name: values[1:] for name, values in seconds.items()}
+
+
 def setting(data: dict[str, Any], rounds: int, augment: str) -> dict[str, Any]:
     """The configuration of the comparison."""
     return {
@@ -165,7 +182,7 @@ def setting(data: dict[str, Any], rounds: int, augment: str) -> dict[str, Any]:
 
 
 def measure(folder: Path, data: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Let the contenders take turns; the first round of each, which starts things, is left out."""
+    """The contenders by turns, the second loading of the data, a worker's memory."""
     plain = setting(data, rounds + 2, "none")
     experiment = prepare(resolve(plain), folder / "run")
     shards = [share.tolist() for share in experiment.partition.train.values()]
@@ -177,19 +194,16 @@ def measure(folder: Path, data: dict[str, Any], rounds: int) -> dict[str, Any]:
         "coterie": Coterie(plain, folder / "plain"),
         "coterie crop-flip": Coterie(setting(data, rounds + 2, "crop-flip"), folder / "augmented"),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds + 1):
-        for name, contender in contenders.items():
-            seconds[name].append(contender.round())
+    seconds = take_turns(contenders, rounds)
     environment = {**os.environ, "PYTHONPATH": str(HERE)}
     command = [sys.executable, "-c", IDLE]
     idle = int(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
     above = max(contenders["coterie"].workers) - idle
     for contender in contenders.values():
         contender.close()
-    medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
     return {
-        "seconds": {name: values[1:] for name, values in seconds.items()},
+        "seconds": seconds,
         "coterie / bare": medians["coterie"] / medians["bare"],
         "crop-flip / without": medians["coterie crop-flip"] / medians["coterie"],
         "second loading, seconds": loading,
@@ -207,10 +221,7 @@ def main() -> None:
     options = parser.parse_args()
     with TemporaryDirectory() as name:
         folder = Path(name)
-        data = {"name": "cifar10", "root": str(options.data)}
-        if options.data is None:
-            write_images(folder / "images.npz", options.samples)
-            data = {"name": "arrays", "root": str(folder / "images.npz")}
+        data = choose_data(folder, options.data, options.samples)
         found = measure(folder, data, options.rounds)
     found["data"] = "CIFAR-10" if options.data else "random images"
     for name, values in found.pop("seconds").items():

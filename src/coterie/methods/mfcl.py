@@ -277,7 +277,7 @@ class MFCL(Method):
         pairs, labels = (_of(server.blobs, what) for what in (_PAIRS, _LABELS))
         pool = kit.PairPool(pairs, labels, self.views_cached)
         if not len(pool):
-            raise kit.NoReplies("no representations have come to the server")
+            raise kit.NoReplies("no representations have reached the server")
         net = ctx.net(server[_DISCRIMINATOR], key=_DISCRIMINATOR)
         device = next(net.parameters()).device
         head = {name: t.clone().to(device) for name, t in server.get(_HEAD).items()}

@@ -2,7 +2,7 @@
 
 Requests and answers are written to and read from SuperLink's database, not over the network. Each
 start of the server begins a new run there and ends earlier ones, so an answer to a request of a
-server that was killed is refused and its client goes on to the next request.
+server that was killed is refused and its client continues with the next request.
 """
 
 import logging
@@ -234,7 +234,7 @@ class FlowerServerLink:
             self._names.pop(id, None)
 
     def _read_registry_again(self) -> None:
-        """Follow changes to the folder of keys while the run goes on."""
+        """Follow changes to the folder of keys during the run."""
         if self._keys is None:
             return
         files = sorted(self._keys.glob("*.pub"))
