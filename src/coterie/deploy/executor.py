@@ -107,7 +107,8 @@ class RemoteSites:
         ids = self._send([Message(name, "end", self._stamp(reason=reason)) for name in there])
         until = time.monotonic() + self._grace
         while ids and time.monotonic() < until:
-            ids = [i for i in ids if i not in {answer.id for answer in self._link.receive(ids)}]
+            answered = {answer.id for answer in self._link.receive(ids)}
+            ids = [id for id in ids if id not in answered]
             time.sleep(self._poll if ids else 0.0)
 
     def _ask(self, tasks: Sequence[Task]) -> list[_Asked]:

@@ -120,7 +120,12 @@ def test_a_bad_client_is_lost_and_the_run_goes_on(
     clients.start("amiens")
     clients.start("berlin", link=Wrapped(clients.link.connect("berlin"), kind))
     clients.start("cadiz")
-    tables = fleet.tables(sites, run={"rounds": 1, "seed": 5}, executor={"timeout": 15.0})
+    tables = fleet.tables(
+        sites,
+        run={"rounds": 1, "seed": 5},
+        evaluate={"every": 0, "with": []},
+        executor={"timeout": 8.0},
+    )
     result = clients.run(tmp_path / "run", tables, start=False, recorders=[lost])
     assert reason in lost.rounds[0]["1"]
     assert not result.history[0].skipped
