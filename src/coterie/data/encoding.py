@@ -3,15 +3,10 @@
 A number is one input: (value - mean) / deviation. A category is one input for each of its values,
 1 where the cell has it and 0 elsewhere; a missing or unknown value has 0 everywhere.
 
-Mean and deviation are those of the training rows, as a federation computes them without showing a
-row: every site sends its count and sum, the mean goes back, every site sends its sum of squared
-differences from it:
-
-    mean = sum_k s_k / sum_k n_k        deviation^2 = sum_k q_k / (sum_k n_k - 1)
-
-Sites that never train (`cohort.unseen`) send nothing, and use what the others made. With
-`standardise = "site"` they are those of each site by itself. A column without spread keeps
-the deviation 1. Missing numbers count nowhere, and are filled in with the mean.
+Mean and deviation are those of the training rows of all sites, found from sums that sites send
+(`data.table_statistics`). Sites that never train (`cohort.unseen`) send nothing, and use what the
+others made. With `standardise = "site"` they are those of each site by itself. A column without
+spread keeps the deviation 1. Missing numbers count nowhere, and are filled in with the mean.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,12 +20,20 @@ from coterie.core.formatting import list_first
 from coterie.core.settings import Missing, Standardise
 from coterie.data.formats.locate import sort_names
 from coterie.data.table import Table, parse_number, write_value
+from coterie.data.table_statistics import (
+    Numbers,
+    Sums,
+    add_squares,
+    add_up,
+    find_deviation,
+    find_mean,
+    measure_site,
+)
 
 ALL = ""  # in place of a site's name: of all sites together
-_MOST_VALUES = 1000
+MOST_VALUES = 1000  # of a category
 
 ColumnKind = Literal["number", "category"]
-Numbers = tuple[float, ...]  # of a statistic: one for each input of a column
 BySite = Mapping[str, Numbers]
 
 
@@ -88,6 +91,20 @@ def _wrap(plain: Any) -> BySite:
 
 def find_kinds(tables: Sequence[Table], categorical: Iterable[str] = ()) -> dict[str, ColumnKind]:
     """Tell the columns of numbers from those of categories, which are stated or have text only."""
+    kinds = dict[str, ColumnKind]()
+    for name, kind in find_known_kinds(tables, categorical).items():
+        if kind is None:
+            raise DataError(
+                f"{tables[0].origin}, column {name!r} has no value at all; leave it out"
+            )
+        kinds[name] = kind
+    return kinds
+
+
+def find_known_kinds(
+    tables: Sequence[Table], categorical: Iterable[str] = ()
+) -> dict[str, ColumnKind | None]:
+    """Tell columns as `find_kinds` does; None for one without a value, which others may have."""
     first = tables[0]
     for table in tables[1:]:
         for one, other in ((first, table), (table, first)):
@@ -107,15 +124,12 @@ def find_kinds(tables: Sequence[Table], categorical: Iterable[str] = ()) -> dict
     }
 
 
-def _find_kind(name: str, tables: Sequence[Table]) -> ColumnKind:
-    """Numbers, or text; a column that has both is refused."""
+def _find_kind(name: str, tables: Sequence[Table]) -> ColumnKind | None:
+    """Numbers, or text, or None for neither; a column that has both is refused."""
     texts = [table for table in tables if table.columns[name].dtype.kind == "O"]
     if not texts:
-        if all(np.isnan(table.columns[name]).all() for table in tables):
-            raise DataError(
-                f"{tables[0].origin}, column {name!r} has no value at all; leave it out"
-            )
-        return "number"
+        empty = all(np.isnan(table.columns[name]).all() for table in tables)
+        return None if empty else "number"
     numeric = [table for table in tables if table not in texts]
     mixed = any(not np.isnan(table.columns[name]).all() for table in numeric)
     for table in texts:
@@ -191,38 +205,55 @@ def fit_columns(
         values: tuple[str, ...] = ()
         if kind == "category":
             seen = (table for site, table in training.items() if site not in unseen)
-            values = _list_values(name, seen)[1 if dummies else 0 :]
+            listed = [list_values(name, table) for table in seen]
+            values = join_values(name, listed)[1 if dummies else 0 :]
         column = TableColumn(name, kind, values)
-        scaled = standardise != "none" and (kind == "number" or dummies)
-        if kind == "number" or scaled:
-            inputs = {site: _read_inputs(column, table) for site, table in training.items()}
-            means, deviations = _measure(name, inputs, standardise == "site", unseen)
-            column = TableColumn(
-                name,
-                kind,
-                values,
-                means if scaled else None,
-                deviations if scaled else None,
-                means if missing == "mean" and kind == "number" else None,
-            )
+        if kind == "number" or (dummies and standardise != "none"):
+            inputs = {site: read_inputs(column, table) for site, table in training.items()}
+            statistics = _measure(name, inputs, standardise == "site", unseen)
+            column = add_statistics(column, *statistics, standardise, missing, dummies)
         fitted.append(column)
     return tuple(fitted)
 
 
-def _list_values(name: str, tables: Iterable[Table]) -> tuple[str, ...]:
-    """List the values of a category, sorted as numbers if all of them are, else as text."""
-    written = {write_value(v) for table in tables for v in table.columns[name].tolist()}
-    values = sort_names(value for value in written if value is not None)
-    if len(values) > _MOST_VALUES:
+def add_statistics(
+    column: TableColumn,
+    means: BySite,
+    deviations: BySite,
+    standardise: Standardise,
+    missing: Missing,
+    dummies: bool = False,
+) -> TableColumn:
+    """Add what a column is standardised by, and what its missing cells are filled in with."""
+    is_number = column.kind == "number"
+    scaled = standardise != "none" and (is_number or dummies)
+    return replace(
+        column,
+        mean=means if scaled else None,
+        deviation=deviations if scaled else None,
+        filling=means if missing == "mean" and is_number else None,
+    )
+
+
+def list_values(name: str, table: Table) -> tuple[str, ...]:
+    """List the distinct values of a category in a table."""
+    written = {write_value(value) for value in table.columns[name].tolist()}
+    return tuple(sorted(value for value in written if value is not None))
+
+
+def join_values(name: str, parts: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Join the values of a category at all sites, sorted as numbers if all are, else as text."""
+    values = sort_names(value for part in parts for value in part)
+    if len(values) > MOST_VALUES:
         raise DataError(
             f"column {name!r} has {len(values):,} different values, and a category may have "
-            f"{_MOST_VALUES:,}; leave the column out"
+            f"{MOST_VALUES:,}; leave the column out"
         )
     return tuple(values)
 
 
-def _read_inputs(column: TableColumn, table: Table) -> np.ndarray:
-    """The inputs of a column before they are standardised, float64 (rows, width); NaN: missing."""
+def read_inputs(column: TableColumn, table: Table) -> np.ndarray:
+    """Read the inputs of a column as they are given, float64 (rows, width); NaN: missing."""
     cells = table.columns[column.name]
     if column.kind == "category":
         positions = {value: position for position, value in enumerate(column.values)}
@@ -242,41 +273,36 @@ def _measure(
     name: str, inputs: Mapping[str, np.ndarray], by_site: bool, unseen: Collection[str]
 ) -> tuple[BySite, BySite]:
     """Means and deviations of inputs, of all sites together or of each by itself."""
-    mean, deviation = _add_up(part for site, part in inputs.items() if site not in unseen)
-    if np.isnan(mean).any():
-        raise DataError(f"column {name!r} has no value in the training rows; leave it out")
+    seen = {site: part for site, part in inputs.items() if site not in unseen}
+    sums = [add_up(part) for part in seen.values()]
+    mean = require_mean(name, sums)
+    squares = [add_squares(part, mean) for part in seen.values()]
+    deviation = find_deviation(mean, sums, squares)
     if not by_site:
         return {ALL: tuple(mean.tolist())}, {ALL: tuple(deviation.tolist())}
-    means, deviations = dict[str, Numbers](), dict[str, Numbers]()
-    for site, part in inputs.items():
-        own, spread = _add_up([part])
-        absent = np.isnan(own)  # a site that has no value of its own takes those of all
-        means[site] = tuple(np.where(absent, mean, own).tolist())
-        deviations[site] = tuple(np.where(absent, deviation, spread).tolist())
+    own = {site: measure_site(part, mean, deviation) for site, part in inputs.items()}
+    means, deviations = ({site: pair[n] for site, pair in own.items()} for n in (0, 1))
     return means, deviations
 
 
-def _add_up(parts: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation per input of the rows of several sites, from sums of each site."""
-    parts = list(parts)
-    known = [~np.isnan(part) for part in parts]
-    count = np.sum([mask.sum(axis=0) for mask in known], axis=0)
-    total = np.sum([np.nansum(part, axis=0) for part in parts], axis=0)
-    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    squares = np.sum([np.nansum((part - mean) ** 2, axis=0) for part in parts], axis=0)
-    deviation = np.sqrt(squares / np.maximum(count - 1, 1))
-    # a constant column leaves rounding errors only
-    flat = deviation <= 1e-12 * np.maximum(np.abs(mean), 1e-300)
-    return mean, np.where(flat, 1.0, deviation)
+def require_mean(name: str, sums: Sequence[Sums]) -> np.ndarray:
+    """Find the mean of a column over sites; refuse one that nobody has a value of."""
+    mean = find_mean(sums)
+    if np.isnan(mean).any():
+        raise DataError(f"column {name!r} has no value in the training rows; leave it out")
+    return mean
 
 
 def list_sites(columns: Iterable[TableColumn]) -> tuple[str, ...]:
     """The sites that have statistics of their own; empty where all share them."""
-    for column in columns:
-        for by_site in (column.mean, column.filling):
-            if by_site and ALL not in by_site:
-                return tuple(by_site)
-    return ()
+    kept = _list_by_site(columns)
+    return tuple(site for site in kept[0] if all(site in part for part in kept)) if kept else ()
+
+
+def _list_by_site(columns: Iterable[TableColumn]) -> list[BySite]:
+    """List the statistics that differ by site."""
+    parts = (part for column in columns for part in (column.mean, column.filling))
+    return [part for part in parts if part is not None and ALL not in part]
 
 
 def encode(columns: Sequence[TableColumn], table: Table, site: str | None = None) -> np.ndarray:
@@ -287,17 +313,18 @@ def encode(columns: Sequence[TableColumn], table: Table, site: str | None = None
     if lacks := [column.name for column in columns if column.name not in table.columns]:
         have = list_first(list(table.columns))
         raise DataError(f"{table.origin} has no column {lacks[0]!r}; it has: {have}")
-    sites = list_sites(columns)
-    if sites and site not in sites:
+    sites, by_site = list_sites(columns), bool(_list_by_site(columns))
+    if by_site and site not in sites:
+        remedy = f"choose one with client= (--client on the command line): {list_first(sites)}"
         raise ConfigError(
-            f"client = {site!r}: the table was standardised for each site by itself; choose one "
-            f"with client= (--client on the command line): {list_first(sites)}"
+            f"client = {site!r}: the table was standardised for each site by itself; "
+            f"{remedy if sites else 'what a site is standardised by is in its own folder alone'}"
         )
-    key = site if sites and site is not None else ALL
+    key = site if by_site and site is not None else ALL
     table = clear_gaps(table, {column.name: column.gaps for column in columns})
     parts = []
     for column in columns:
-        part = _read_inputs(column, table)
+        part = read_inputs(column, table)
         gaps = np.isnan(part)
         if gaps.any():
             if column.filling is None:

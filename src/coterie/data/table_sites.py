@@ -1,6 +1,6 @@
 """The tables of all sites, encoded together: kinds of columns, missing cells, test rows, inputs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,6 @@ from coterie.core.settings import Missing
 from coterie.data import labels
 from coterie.data.datasets import Raw
 from coterie.data.encoding import (
-    Numbers,
     TableColumn,
     clear_gaps,
     encode,
@@ -23,6 +22,7 @@ from coterie.data.encoding import (
     refuse_missing,
 )
 from coterie.data.table import Table, TableOptions, group_rows
+from coterie.data.table_statistics import Numbers
 
 # the position of a site and its labels -> the rows to train on, and those to test with
 Split = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -100,9 +100,9 @@ def encode_sites(
     sites = {name: _clear(site, gaps) for name, site in sites.items()}
     whole = [part.table for site in sites.values() for part in (site, site.test) if part]
     kinds = find_kinds(whole, options.categorical)
-    notes = _count_missing(whole, kinds, options)
+    notes = check_missing(whole, kinds, options)
     divided = {
-        name: _divide(index, _drop(site, kinds, options), split)
+        name: divide_rows(site, kinds, options, split, index)
         for index, (name, site) in enumerate(sites.items())
     }
     training = {name: train.table for name, (train, _) in divided.items()}
@@ -122,7 +122,18 @@ def _clear(site: LabelledTable, gaps: Numbers) -> LabelledTable:
     return replace(site, table=table, test=_clear(site.test, gaps) if site.test else None)
 
 
-def _divide(index: int, site: LabelledTable, split: Split) -> tuple[LabelledTable, LabelledTable]:
+def divide_rows(
+    site: LabelledTable,
+    names: Iterable[str],
+    options: TableOptions,
+    split: Split,
+    index: int = 0,
+) -> tuple[LabelledTable, LabelledTable]:
+    """Divide the rows of a site into those to train on and those to test with.
+
+    Rows that miss a value in one of the columns `names` are dropped first, if the options say so.
+    """
+    site = _drop(site, list(names), options)
     if site.test is not None:
         return replace(site, test=None), site.test
     train, test = split(index, site.y)
@@ -133,21 +144,21 @@ def _take(site: LabelledTable, rows: np.ndarray) -> LabelledTable:
     return LabelledTable(site.table.take(rows), site.y[rows])
 
 
-def _drop(site: LabelledTable, kinds: Mapping[str, object], options: TableOptions) -> LabelledTable:
+def _drop(site: LabelledTable, names: Sequence[str], options: TableOptions) -> LabelledTable:
     """Drop rows with a missing value, if that is how they are treated."""
     if options.missing != "drop" or not len(site.table):
         return site
-    kept = _take(site, np.flatnonzero(~find_missing(site.table, kinds)))
+    kept = _take(site, np.flatnonzero(~find_missing(site.table, names)))
     if not len(kept.table):
         raise DataError(
             f"{site.table.origin}: every row has a missing value, and data.missing = 'drop' leaves "
             "none; use data.missing=mean, or leave a column out"
         )
-    return replace(kept, test=_drop(site.test, kinds, options) if site.test else None)
+    return replace(kept, test=_drop(site.test, names, options) if site.test else None)
 
 
-def _count_missing(
-    tables: list[Table], kinds: Mapping[str, object], options: TableOptions
+def check_missing(
+    tables: Sequence[Table], kinds: Mapping[str, object], options: TableOptions
 ) -> tuple[str, ...]:
     """Say what happens to missing values, or refuse them."""
     if options.missing == "refuse":
