@@ -88,6 +88,7 @@ def serve(
 
     from coterie.deploy import server
     from coterie.deploy.flower.server import FlowerServerLink
+    from coterie.deploy.gather import Patience
     from coterie.deploy.handshake import make_common
     from coterie.experiment.config import resolve_request
     from coterie.experiment.run import default_folder, describe_start
@@ -102,7 +103,7 @@ def serve(
     )
     display = Display(Console(soft_wrap=True), describe_start(config, "sites"), debug=debug)
     echo(f"listening on {link.address}")
-    patience = server.Patience(clients, wait, grace)
+    patience = Patience(clients, wait, grace)
     try:
         with display:
             result = server.serve(

@@ -22,6 +22,7 @@ from coterie.deploy.federation import read_form
 from coterie.deploy.handshake import Declined, Terms, check_terms, hash_schema
 from coterie.deploy.link import ClientLink, Message
 from coterie.deploy.own_data import OwnData
+from coterie.deploy.own_table import OwnTable
 from coterie.engine.client_states import StateStore
 from coterie.engine.rundir import lock_folder
 from coterie.engine.site import Site
@@ -73,6 +74,7 @@ class Client:
         self._link, self._data, self._name, self._folder = link, data, name, folder
         self._consent, self._device, self._say, self._poll = consent, device, say, poll
         self._told = ""  # the hash of the configuration whose terms were printed
+        self._table: tuple[str, OwnTable] | None = None  # that was read, by the configuration
         self._joined: _Joined | None = None
         self._rounds = 0
 
@@ -104,6 +106,12 @@ class Client:
         try:
             if request.kind == "invite":
                 desk.answer(request, "card", self._introduce(request.head))
+            elif request.kind == "sums":
+                table = self._load_table(self._check(request.head))
+                desk.answer(request, "sums", table.add_up(request.head["columns"]))
+            elif request.kind == "squares":
+                table = self._load_table(self._check(request.head))
+                desk.answer(request, "squares", table.add_squares(request.head["means"]))
             elif request.kind == "join":
                 self._joined = self._join(request.head)
                 desk.answer(request, "joined", {"schema": request.head["schema"]})
@@ -118,12 +126,14 @@ class Client:
 
     def _introduce(self, head: Mapping[str, Any]) -> Mapping[str, Any]:
         terms = self._check(head)
-        return own_data.make_card(terms.config, self._load(terms), terms.classes).to_plain()
+        data = self._load_table(terms) if self._data.is_table else self._load(terms)
+        return own_data.make_card(terms.config, data, terms.classes).to_plain()
 
     def _check(self, head: Mapping[str, Any]) -> Terms:
         """Check the terms of a run, and print once what leaves this client."""
         consent = self._consent
-        terms = check_terms(head, consent.deny, consent.own_code, consent.config_hash)
+        agreed, table = consent.config_hash, self._data.is_table
+        terms = check_terms(head, consent.deny, consent.own_code, agreed, table)
         tables = terms.config.tables
         title = f"{tables['method']['name']}, {tables['objective']['name']}"
         if self._told != title:
@@ -138,14 +148,31 @@ class Client:
         check_machine(terms.config.update("run", device=self._device))
         return self._data.load(terms.config)
 
+    def _load_table(self, terms: Terms) -> OwnTable:
+        """Read the table of this site; once, as a server asks for it several times."""
+        key = terms.config.hash()
+        if self._table is None or self._table[0] != key:
+            check_machine(terms.config.update("run", device=self._device))
+            self._table = (key, self._data.read_table(terms.config))
+        return self._table[1]
+
+    def _encode(self, terms: Terms, head: Mapping[str, Any]) -> Dataset:
+        """Read the samples of a run, a table by the columns that its sites agreed on."""
+        if not self._data.is_table:
+            return self._load(terms)
+        table, self._table = self._load_table(terms), None
+        for note in table.notes:
+            self._say(note)
+        return table.encode(head["form"]["columns"], head["name"], self._name)
+
     def _join(self, head: Mapping[str, Any]) -> _Joined:
         """Build the site for a run, if both ends agree on what it computes."""
         if not (isinstance(head["run"], str) and _RUN.fullmatch(head["run"])):
             raise Declined("the server's run has no name")
         terms, client = self._check(head), int(head["id"])
-        dataset, form = self._load(terms), read_form(head["form"])
+        dataset, form = self._encode(terms, head), read_form(head["form"])
         own = own_data.describe_form(dataset)
-        if own != form:
+        if own != (replace(form, columns=own.columns) if own.columns else form):
             raise Declined(f"its samples are {own.describe()}, those of the run {form.describe()}")
         dataset = own_data.number_classes(dataset, tuple(head["classes"]))
         share = own_data.make_share(terms.config, dataset, client, self._name)

@@ -1,8 +1,8 @@
 """The sites of a run and what its server knows of their data: forms, classes, sizes; no sample.
 
 Each client hands in a card. `agree` finds the form that most of them have; a client with another
-one is refused. What was agreed is kept in `federation.json` of the run, so that a restarted server
-asks nobody again.
+one is refused. Of tables it finds the columns, which become a form when they are fitted. What was
+agreed is kept in `federation.json` of the run, so that a restarted server asks nobody again.
 """
 
 import json
@@ -22,6 +22,7 @@ from coterie.data.datasets import Dataset
 from coterie.data.formats.locate import sort_names
 from coterie.data.labels import MISSING, ClassNames
 from coterie.data.partition import Partition
+from coterie.deploy.columns import TableCard, settle_kinds
 
 FILE = "federation.json"
 
@@ -51,11 +52,16 @@ class SampleForm:
 class Card:
     """What a client tells of its data before the first round."""
 
-    form: SampleForm
+    form: SampleForm | None  # None: it has a table, whose inputs depend on all sites
     train: int  # samples that it trains on
     test: int
     classes: ClassNames  # that it has; empty where the server states them
     labelled: bool  # whether training and test samples have labels
+    table: TableCard | None = None
+
+    def describe(self) -> str:
+        """Say in a few words what its samples are."""
+        return self.form.describe() if self.form else "rows of a table with named columns"
 
     def to_plain(self) -> dict[str, Any]:
         """Write it for the head of a message."""
@@ -65,13 +71,14 @@ class Card:
     def from_plain(cls, plain: Mapping[str, Any]) -> "Card":
         """Read and check what another machine wrote; `ValueError` if that is no card."""
         try:
-            form = read_form(plain["form"])
+            form = None if plain["form"] is None else read_form(plain["form"])
+            table = None if form else TableCard.from_plain(plain["table"])
             train, test = _count(plain["train"]), _count(plain["test"])
             classes = tuple(plain["classes"])
             if any(type(name) not in (int, str) for name in classes):
                 raise ValueError("classes are named by numbers or text")
-            return cls(form, train, test, classes, bool(plain["labelled"]))
-        except (KeyError, TypeError) as error:
+            return cls(form, train, test, classes, bool(plain["labelled"]), table)
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
@@ -153,7 +160,8 @@ class Federation:
 def agree(cards: Mapping[str, Card], stated: ClassNames = ()) -> tuple[Federation, dict[str, str]]:
     """Make a federation of clients whose data have the same form; also say who is refused, and why.
 
-    The form is the one that most clients have; of two, that of the first name.
+    The form is the one that most clients have; of two, that of the first name. The form of tables
+    has names and kinds of columns only, and is replaced when they are fitted.
     """
     names = sort_names(cards)
     keys = {name: (_freeze(cards[name].form), _label_kind(cards[name])) for name in names}
@@ -163,25 +171,36 @@ def agree(cards: Mapping[str, Card], stated: ClassNames = ()) -> tuple[Federatio
     kinds = Counter(kind for form, kind in keys.values() if form == forms and kind)
     kind = kinds.most_common(1)[0][0] if kinds else ""
     first = next(cards[name] for name in names if keys[name][0] == forms)
-    refused, members = {}, []
+    refused = {}
     for name in names:
         own, labels = keys[name]
         if own != forms:
             refused[name] = (
-                f"its samples are {cards[name].form.describe()}, those of the federation "
-                f"{first.form.describe()}"
+                f"its samples are {cards[name].describe()}, those of the federation "
+                f"{first.describe()}"
             )
         elif labels and labels != kind:
             refused[name] = f"its classes are named by {labels}, those of the federation by {kind}"
-        else:
-            members.append(name)
+    fitting = [name for name in names if name not in refused]
+    form, others = _agree_form({name: cards[name] for name in fitting})
+    refused |= others
+    members = [name for name in fitting if name not in others]
     classes = stated or _join_classes([cards[name].classes for name in members])
     clients = tuple(
         ClientInfo(id, name, cards[name].train, cards[name].test) for id, name in enumerate(members)
     )
     labelled = any(cards[name].labelled for name in members)
-    made = Federation(secrets.token_hex(8), first.form, classes, labelled, clients)
-    return made, refused
+    return Federation(secrets.token_hex(8), form, classes, labelled, clients), refused
+
+
+def _agree_form(cards: Mapping[str, Card]) -> tuple[SampleForm, dict[str, str]]:
+    """Find the form of cards that are alike, and which tables have other columns."""
+    form = next(iter(cards.values())).form
+    if form is not None:
+        return form, {}
+    kinds, refused = settle_kinds({name: card.table for name, card in cards.items() if card.table})
+    columns = tuple({"name": name, "kind": kind} for name, kind in kinds.items())
+    return SampleForm("table", (len(columns),), "float32", columns=columns), refused
 
 
 def _join_classes(parts: Sequence[ClassNames]) -> ClassNames:
@@ -197,8 +216,8 @@ def _label_kind(card: Card) -> str:
     return "text" if isinstance(card.classes[0], str) else "numbers"
 
 
-def _freeze(form: SampleForm) -> str:
-    return json.dumps(asdict(form), sort_keys=True)
+def _freeze(form: SampleForm | None) -> str:
+    return json.dumps(asdict(form) if form else None, sort_keys=True)
 
 
 def _divide(sizes: Sequence[int]) -> list[np.ndarray]:

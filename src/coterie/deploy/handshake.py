@@ -17,16 +17,19 @@ import torch
 
 import coterie
 from coterie.core.errors import ConfigError
+from coterie.deploy.columns import describe_sent
 from coterie.engine.spec import Parts
 from coterie.experiment.config import Config, resolve
+from coterie.experiment.load_data import read_options
 from coterie.experiment.settle import use_groups
 from coterie.kit.evaluator import Evaluator
 from coterie.kit.method import FederatedEvaluator
 from coterie.kit.stages import Stage
 from coterie.kit.stages import resolve as resolve_stages
 
-PROTOCOL = 1
+PROTOCOL = 2
 SIZES, CLASSES, SCORES, CONFUSION = "sizes", "classes", "scores", "confusion"
+COLUMNS = "columns"
 _OWN_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OF_SITE = {"name": "sites", "root": "", "test": "", "site": ""}  # of [data]: each has its own
 _FOR_SIMULATIONS = {"holdout": 0.0, "limit": 0, "imbalance": 1.0}
@@ -91,11 +94,18 @@ def make_common(config: Config) -> Config:
     return grouped.update("net", weights="", weights_sha256="")  # they come with the first task
 
 
-def list_learned(config: Config, stated: Collection[int | str] = ()) -> dict[str, str]:
-    """List what the server learns of each client's data, by the words that `--deny` takes."""
+def list_learned(
+    config: Config, stated: Collection[int | str] = (), table: bool = False
+) -> dict[str, str]:
+    """List what the server learns of each client's data, by the words that `--deny` takes.
+
+    The data are samples, or a `table` with named columns.
+    """
     learned = {SIZES: "its numbers of training and test samples"}
     if not stated:
         learned[CLASSES] = "the names of the classes that it has"
+    if table:
+        learned[COLUMNS] = describe_sent(read_options(config.data))
     for stage in resolve_stages(config.method, config.run.rounds):
         learned |= _list_uploads(stage, "")
     for key, part in config.evaluators.items():
@@ -128,11 +138,16 @@ def hash_schema(parts: Parts) -> str:
 
 
 def check_terms(
-    head: Mapping[str, Any], deny: Collection[str], own_code: bool, agreed: str = ""
+    head: Mapping[str, Any],
+    deny: Collection[str],
+    own_code: bool,
+    agreed: str = "",
+    table: bool = False,
 ) -> Terms:
     """Check on a client what a server asks for; `Declined` says why it takes no part.
 
-    `agreed` is the hash of the configuration that the client's operator expects, if any.
+    `agreed` is the hash of the configuration that the client's operator expects, if any. `table`
+    says that the client has one.
     """
     if head.get("protocol") != PROTOCOL:
         raise Declined(f"the server speaks protocol {head.get('protocol')}, this client {PROTOCOL}")
@@ -158,7 +173,7 @@ def check_terms(
     if not isinstance(stated, list) or any(type(name) not in (int, str) for name in stated):
         raise Declined("the server sent no list of classes")
     # what leaves this client follows from the configuration, not from what the server says of it
-    learns = list_learned(config, stated)
+    learns = list_learned(config, stated, table)
     if denied := [word for word in learns if word in deny]:
         told = ", ".join(f"{word} ({learns[word]})" for word in denied)
         raise Declined(f"its operator denies {told}")

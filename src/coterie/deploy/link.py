@@ -6,6 +6,7 @@ so that one can replace another.
 """
 
 import itertools
+import json
 import threading
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
@@ -67,6 +68,7 @@ class MemoryLink:
         self._requests: dict[str, deque[Message]] = {name: deque() for name in names}
         self._connected: dict[str, bool] = dict.fromkeys(names, False)
         self._answers: dict[str, Message] = {}
+        self._taken: dict[str, Message] = {}  # requests that a client has and has not answered
 
     def peers(self) -> Mapping[str, bool]:
         """Tell of every client whether it is connected now."""
@@ -81,7 +83,8 @@ class MemoryLink:
                 id = str(next(self._numbers))
                 ids.append(id)
                 if self._connected.get(message.peer):
-                    self._requests[message.peer].append(replace(message, id=id))
+                    head = json.loads(json.dumps(message.head))  # as any other transport has it
+                    self._requests[message.peer].append(replace(message, head=head, id=id))
                 else:
                     self._fail(replace(message, id=id))
         return ids
@@ -97,11 +100,9 @@ class MemoryLink:
             self._connected = dict.fromkeys(self._connected, False)
 
     def connect(self, name: str) -> "MemoryClientLink":
-        """Connect a client; requests to an earlier life of it are not delivered."""
+        """Connect a client; requests to an earlier life of it fail."""
         with self._lock:
-            for message in self._requests.get(name, ()):
-                self._fail(message)
-            self._requests[name] = deque()
+            self._drop(name)
             self._connected[name] = True
         return MemoryClientLink(self, name)
 
@@ -109,20 +110,32 @@ class MemoryLink:
         """Disconnect a client; its unanswered requests fail."""
         with self._lock:
             self._connected[name] = False
-            for message in self._requests[name]:
-                self._fail(message)
-            self._requests[name].clear()
+            self._drop(name)
 
     def take(self, name: str) -> Message | None:
         """Take the next request to a client."""
         with self._lock:
             queue = self._requests[name]
-            return queue.popleft() if queue and self._connected[name] else None
+            if not queue or not self._connected[name]:
+                return None
+            message = queue.popleft()
+            self._taken[message.id] = message
+            return message
 
     def put(self, answer: Message) -> None:
         """Deliver the answer of a client."""
         with self._lock:
+            self._taken.pop(answer.id, None)
             self._answers[answer.id] = answer
+
+    def _drop(self, name: str) -> None:
+        """Let the requests fail that a client has not answered."""
+        for message in [m for m in self._taken.values() if m.peer == name]:
+            del self._taken[message.id]
+            self._fail(message)
+        for message in self._requests.get(name, ()):
+            self._fail(message)
+        self._requests[name] = deque()
 
     def _fail(self, message: Message) -> None:
         self._answers[message.id] = replace(message, body=b"", error="the client is not connected")
@@ -140,7 +153,8 @@ class MemoryClientLink:
 
     def reply(self, to: Message, kind: str, head: Mapping[str, Any], body: bytes = b"") -> None:
         """Answer a request."""
-        self._server.put(Message(self._name, kind, dict(head), body, to.id))
+        plain = json.loads(json.dumps(head))
+        self._server.put(Message(self._name, kind, plain, body, to.id))
 
     def close(self) -> None:
         """Disconnect."""

@@ -13,6 +13,7 @@ from coterie.core.errors import ConfigError, DataError
 from coterie.core.formatting import list_first
 from coterie.core.task import ClientId
 from coterie.data import datasets
+from coterie.data.checks import check_resize
 from coterie.data.datasets import Dataset, Raw
 from coterie.data.formats.locate import expand_path
 from coterie.data.formats.tables import ENDINGS
@@ -20,6 +21,7 @@ from coterie.data.labels import MISSING, ClassNames
 from coterie.data.partition import Partition
 from coterie.deploy.federation import Card, SampleForm
 from coterie.deploy.handshake import Declined
+from coterie.deploy.own_table import OwnTable
 from coterie.experiment.config import Config
 from coterie.experiment.load_data import read_options
 
@@ -31,8 +33,13 @@ class OwnData:
     root: str
     source: str = ""  # empty: it follows from what is there
 
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table with named columns, by its source or path."""
+        return (self.source or choose_source(self.root)) == "table"
+
     def load(self, config: Config) -> Dataset:
-        """Read the data, by the keys of `[data]` that all sites share."""
+        """Read samples, by the keys of `[data]` that all sites share."""
         source = self.source or choose_source(self.root)
         dataset = datasets.load(
             source,
@@ -42,24 +49,15 @@ class OwnData:
             table=read_options(config.data),
         )
         if dataset.columns:
-            _check_table(config)
+            raise Declined(f"the tables of {source!r} cannot be deployed: bring a .csv or .parquet")
         return dataset
 
-
-def _check_table(config: Config) -> None:
-    """Refuse inputs that depend on means over sites, which no site knows alone."""
-    data = config.data
-    if data.standardise != "none":
-        raise Declined(
-            f"data.standardise = {data.standardise!r} needs means over the tables of all sites, "
-            "which machines do not exchange; use data.standardise = 'none', with columns on a "
-            "common scale"
-        )
-    if data.missing == "mean":
-        raise Declined(
-            "data.missing = 'mean' needs means over the tables of all sites, which machines do not "
-            "exchange; use data.missing = 'drop' or 'refuse'"
-        )
+    def read_table(self, config: Config) -> OwnTable:
+        """Read a table, which is encoded when the columns of all sites are known."""
+        check_resize("table", config.data.resize, images=False)
+        if (kind := config.data.kind) not in ("auto", "table"):
+            raise ConfigError(f"data.kind = {kind!r}, and {self.root} is a table")
+        return OwnTable.read(self.root, read_options(config.data))
 
 
 def choose_source(root: str) -> str:
@@ -79,17 +77,24 @@ def choose_source(root: str) -> str:
     )
 
 
-def make_card(config: Config, dataset: Dataset, stated: ClassNames = ()) -> Card:
+def make_card(config: Config, dataset: Dataset | OwnTable, stated: ClassNames = ()) -> Card:
     """Tell of data what a server has to know; `Declined` if this site cannot take part."""
     train, least = select_rows(config, dataset), config.partition.min_samples
     if len(train) < least:
         few = "labelled training samples" if _needs_labels(config) else "training samples"
-        raise Declined(f"it has {len(train)} {few}, and partition.min_samples = {least}")
+        label = config.data.label
+        hint = (
+            "" if label or not isinstance(dataset, OwnTable) else "; the server has no data.label"
+        )
+        raise Declined(f"it has {len(train)} {few}, and partition.min_samples = {least}{hint}")
     if stated:
         check_classes(dataset, stated)
     labelled = bool((dataset.y_train >= 0).any() and (dataset.y_test >= 0).any())
     classes = () if stated else dataset.class_names
-    return Card(describe_form(dataset), len(train), len(dataset.y_test), classes, labelled)
+    sizes = (len(train), len(dataset.y_test))
+    if isinstance(dataset, OwnTable):
+        return Card(None, *sizes, classes, labelled, dataset.describe())
+    return Card(describe_form(dataset), *sizes, classes, labelled)
 
 
 def describe_form(dataset: Dataset) -> SampleForm:
@@ -104,14 +109,14 @@ def describe_form(dataset: Dataset) -> SampleForm:
     )
 
 
-def select_rows(config: Config, dataset: Dataset) -> np.ndarray:
+def select_rows(config: Config, dataset: Dataset | OwnTable) -> np.ndarray:
     """Select the samples to train on: those with a label, where labels are needed."""
     if _needs_labels(config):
         return np.flatnonzero(dataset.y_train >= 0)
     return np.arange(len(dataset.y_train))
 
 
-def check_classes(dataset: Dataset, classes: ClassNames) -> None:
+def check_classes(dataset: Dataset | OwnTable, classes: ClassNames) -> None:
     """Refuse data with a class that the federation does not have."""
     if strange := [name for name in dataset.class_names if name not in classes]:
         raise Declined(

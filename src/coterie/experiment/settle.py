@@ -4,7 +4,7 @@ Everything here happens before a run starts. A choice that the data rule out is 
 or is left out with a note.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.core.formatting import counted
-from coterie.core.task import ClientId
+from coterie.core.task import ClientId, ClientInfo
 from coterie.data.augment import choose_views, make_augment
 from coterie.data.datasets import Dataset
 from coterie.data.partition import Partition
@@ -211,22 +211,30 @@ def _part(trains: bool) -> str:
 def _choose_unseen(
     config: Config, dataset: Dataset, shares: Partition
 ) -> tuple[tuple[ClientId, ...], tuple[str, ...]]:
-    """Draw the clients of `cohort.unseen`, or say why there cannot be so many."""
+    """Draw the clients of `cohort.unseen`, and name them; or say why there cannot be so many."""
     count, clients = config.cohort.unseen, list_clients(shares)
     if not count:
         return (), ()
+    kind = config.tables["partition"]["kind"]
+    if dataset.columns and config.data.standardise == "federated" and kind != "by-group":
+        raise ConfigError(
+            f"cohort.unseen = {count}: data.standardise = 'federated' takes means over sites, and "
+            f"with partition.kind = {kind!r} the clients are none; use 'by-group', or "
+            "data.standardise = 'none'"
+        )
+    unseen = choose_unseen(config, clients)
+    names = ", ".join(info.name for info in clients if info.id in unseen)
+    return unseen, (f"cohort.unseen = {count}: never trained on, only tested: {names}",)
+
+
+def choose_unseen(config: Config, clients: Sequence[ClientInfo]) -> tuple[ClientId, ...]:
+    """Draw the clients of `cohort.unseen`, or say why there cannot be so many."""
+    count = config.cohort.unseen
     key = f"cohort.unseen = {count}"
     if config.method.pooled:
         name = config.tables["method"]["name"]
         raise ConfigError(
             f"{key}: method.name = {name!r} merges all clients; leave one of them out"
-        )
-    kind = config.tables["partition"]["kind"]
-    if dataset.columns and config.data.standardise == "federated" and kind != "by-group":
-        raise ConfigError(
-            f"{key}: data.standardise = 'federated' takes means over sites, and with "
-            f"partition.kind = {kind!r} the clients are none; use 'by-group', or "
-            "data.standardise = 'none'"
         )
     if count >= len(clients):
         raise ConfigError(
@@ -243,9 +251,7 @@ def _choose_unseen(
             f"{key} needs an evaluator on clients: add 'personal' or, without a classifier, "
             "'personal_knn' to evaluate.with"
         )
-    unseen = draw_unseen(clients, count, config.run.seed)
-    names = ", ".join(info.name for info in clients if info.id in unseen)
-    return unseen, (f"{key}: never trained on, only tested: {names}",)
+    return draw_unseen(clients, count, config.run.seed)
 
 
 def _key(entry: Any) -> str:

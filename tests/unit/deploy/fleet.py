@@ -13,6 +13,7 @@ import toy
 from coterie.core.errors import CoterieError
 from coterie.deploy import server
 from coterie.deploy.client import Client, Consent
+from coterie.deploy.gather import Patience
 from coterie.deploy.link import MemoryClientLink, MemoryLink, Message
 from coterie.deploy.own_data import OwnData
 from coterie.experiment.config import resolve
@@ -81,7 +82,7 @@ class Fleet:
         """Connect a client and let it work."""
         client = Worker(
             link or self.link.connect(name),
-            data or OwnData(str(self.root / f"{name}.npz")),
+            data or OwnData(str(next(self.root.glob(f"{name}.*")))),
             name,
             self.folder / f"site-{name}",
             consent or Consent(),
@@ -123,7 +124,7 @@ class Fleet:
 def serve(fleet: Fleet, tables: Mapping[str, Any], out: Path, **options: Any) -> Result:
     """Run a server in this thread."""
     waits = (options.pop("wait", 60.0), options.pop("grace", GRACE))
-    patience = server.Patience(options.pop("clients", 0), *waits, POLL)
+    patience = Patience(options.pop("clients", 0), *waits, POLL)
     return server.serve(resolve(dict(tables)), fleet.link, out, patience=patience, **options)
 
 

@@ -6,7 +6,7 @@ import fleet
 import numpy as np
 import pytest
 
-from coterie.core.errors import DataError
+from coterie.core.errors import ConfigError, DataError
 from coterie.deploy import own_data
 from coterie.deploy.handshake import Declined, make_common
 from coterie.deploy.own_data import OwnData
@@ -53,16 +53,35 @@ def test_a_card_counts_what_is_trained_on(tmp_path: Path) -> None:
 def test_a_site_without_labels_takes_no_part_in_supervised_training(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).normal(size=(20, 4)))
     loaded = OwnData(str(tmp_path / "a.npz")).load(common())
-    with pytest.raises(Declined, match="0 labelled training samples"):
+    with pytest.raises(Declined, match=r"0 labelled training samples"):
         own_data.make_card(common(), loaded)
 
 
-def test_tables_that_need_means_over_sites_are_refused(tmp_path: Path) -> None:
+def write_table(folder: Path) -> OwnData:
     rows = "\n".join(f"{n}.5,{n % 3},{n % 2}" for n in range(20))
-    (tmp_path / "a.csv").write_text(f"age,score,ill\n{rows}\n")
-    table = OwnData(str(tmp_path / "a.csv"))
-    plain = {"label": "ill", "standardise": "none", "missing": "refuse"}
-    assert own_data.describe_form(table.load(common(data=plain))).kind == "table"
-    for key, value in (("standardise", "federated"), ("missing", "mean")):
-        with pytest.raises(Declined, match=f"{key} = '{value}' needs means over the tables"):
-            table.load(common(data={**plain, key: value}))
+    (folder / "a.csv").write_text(f"age,score,ill\n{rows}\n")
+    return OwnData(str(folder / "a.csv"))
+
+
+def test_a_table_tells_of_its_columns_and_not_of_its_cells(tmp_path: Path) -> None:
+    own = write_table(tmp_path)
+    assert own.is_table and not OwnData("digits", "digits").is_table
+    config = common(data={"label": "ill", "categorical": ["score"]})
+    card = own_data.make_card(config, own.read_table(config))
+    assert card.form is None and card.table is not None
+    assert card.table.rows == card.train == 16
+    kinds = [(column.name, column.kind, column.bare) for column in card.table.columns]
+    assert kinds == [("age", "number", False), ("score", "category", False)]
+
+
+def test_keys_that_are_not_for_tables_are_refused(tmp_path: Path) -> None:
+    own = write_table(tmp_path)
+    with pytest.raises(ConfigError, match=r"data.resize=8 is for image files"):
+        own.read_table(common(data={"resize": 8}))
+    with pytest.raises(ConfigError, match=r"data.kind = 'image', and .* is a table"):
+        own.read_table(common(data={"kind": "image"}))
+    config = common()
+    with pytest.raises(Declined, match=r"0 labelled .* the server has no data.label"):
+        own_data.make_card(config, own.read_table(config))
+    with pytest.raises(Declined, match="the tables of 'heart' cannot be deployed"):
+        OwnData("heart", "heart").load(common())

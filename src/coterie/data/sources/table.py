@@ -42,6 +42,20 @@ def read(root: str, table: TableOptions) -> Raw:
     return _encode(_read_folder(path, table), table)
 
 
+def read_site(root: str, options: TableOptions) -> LabelledTable:
+    """Read the rows of a single site: a file, or a folder with one and with its test rows."""
+    path = _find(root)
+    if path.is_file():
+        return label_rows(tables.read(path), options.label)
+    sites = _read_folder(path, options)
+    if len(sites) > 1:
+        raise DataError(
+            f"{path} has the files of {len(sites)} sites, and a client is one; give it a folder "
+            "with SITE.csv and SITE_test.csv, or one file"
+        )
+    return next(iter(sites.values()))
+
+
 def _read_file(path: Path, options: TableOptions) -> Raw:
     """Read the file of all rows, and that of test rows if there is one."""
     whole, tests = tables.read(path, site=options.site), _read_tests(options)
