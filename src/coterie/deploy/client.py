@@ -4,7 +4,6 @@ It runs no code that a server sends. What a server asks for is a configuration, 
 builds method, networks and evaluators from its own installation.
 """
 
-import hashlib
 import re
 import shutil
 from collections.abc import Callable, Collection, Mapping
@@ -16,7 +15,7 @@ from coterie.core.errors import CoterieError, RunFailed
 from coterie.core.exact import exact_arithmetic, keep_freed_memory
 from coterie.core.task import Failure, Reply
 from coterie.data.datasets import Dataset
-from coterie.deploy import messages, own_data
+from coterie.deploy import messages, own_data, site_model
 from coterie.deploy.desk import Desk
 from coterie.deploy.federation import read_form
 from coterie.deploy.handshake import Declined, Terms, check_terms, hash_schema
@@ -26,8 +25,6 @@ from coterie.deploy.own_table import OwnTable
 from coterie.engine.client_states import StateStore
 from coterie.engine.rundir import lock_folder
 from coterie.engine.site import Site
-from coterie.experiment.model_file import SavedWeights, WeightsFile
-from coterie.experiment.outputs import PERSONAL, describe_model
 from coterie.experiment.prepare import Experiment, assemble, check_machine
 
 POLL = 0.2
@@ -117,6 +114,8 @@ class Client:
                 desk.answer(request, "joined", {"schema": request.head["schema"]})
             elif request.kind == "task":
                 self._work(desk, request)
+            elif request.kind == "model":
+                self._keep(desk, request)
             else:
                 raise Declined(f"no request is called {request.kind!r:.40}")
         except (Declined, CoterieError, KeyError, TypeError, ValueError) as error:
@@ -207,7 +206,7 @@ class Client:
         if reply.error is not None:
             self._say(f"round {task.round.index + 1}: {reply.error.kind}: {reply.error.reason}")
         elif task.op == "personal":
-            self._describe_personal(joined)
+            site_model.describe_personal(joined.experiment, joined.folder, self._name)
         elif task.op == "update" and task.round.index + 1 > self._rounds:
             self._rounds = task.round.index + 1
             self._say(f"round {self._rounds}/{task.round.total}: trained in {reply.seconds:.1f} s")
@@ -215,11 +214,12 @@ class Client:
         shutil.rmtree(spool, ignore_errors=True)  # uploaded arrays are in the body now
         desk.answer(request, "reply", head, body)
 
-    def _describe_personal(self, joined: _Joined) -> None:
-        """Write `model.json` beside this client's own model, so that it can be opened here."""
-        share, (client,) = joined.experiment.partition, joined.experiment.partition.clients
-        file = f"{PERSONAL}/{share.file_name(client)}"
-        with (joined.folder / file).open("rb") as content:
-            saved = WeightsFile(file, hashlib.file_digest(content, "sha256").hexdigest())
-        weights = SavedWeights(personal={self._name: saved})
-        replace(describe_model(joined.experiment), weights=weights).write(joined.folder)
+    def _keep(self, desk: Desk, request: Message) -> None:
+        """Keep the trained model of the run that was joined."""
+        joined = self._joined
+        if joined is None or request.head.get("run") != joined.run:
+            desk.answer(request, "stranger")
+            return
+        site_model.keep_trained(joined.experiment, joined.folder, request.head, request.body)
+        desk.answer(request, "kept")
+        self._say(f"the trained model is in {joined.folder}")

@@ -100,12 +100,20 @@ class RemoteSites:
     def close(self) -> None:
         """Do nothing: clients wait for a server that resumes the run."""
 
+    def hand_out(self, model: bytes, round: int) -> None:
+        """Give all clients the trained model; it may take as long as a task."""
+        self._tell("model", self._stamp(round=round), model, self._timeout or LONGEST)
+
     def end(self, reason: str) -> None:
         """Tell all clients that the run is over."""
+        self._tell("end", self._stamp(reason=reason), b"", self._grace)
+
+    def _tell(self, kind: str, head: Mapping[str, Any], body: bytes, seconds: float) -> None:
+        """Send the same to all clients that are connected, and wait until they have it."""
         connected = self._list_connected()
         there = [info.name for info in self._clients if info.name in connected]
-        ids = self._send([Message(name, "end", self._stamp(reason=reason)) for name in there])
-        until = time.monotonic() + self._grace
+        ids = self._send([Message(name, kind, head, body) for name in there])
+        until = time.monotonic() + seconds
         while ids and time.monotonic() < until:
             answered = {answer.id for answer in self._link.receive(ids)}
             ids = [id for id in ids if id not in answered]

@@ -24,6 +24,7 @@ from coterie.deploy.own_data import OwnData
 from coterie.engine.loop import Standing
 from coterie.engine.record import Recorder, Recorders
 from coterie.experiment.config import Config
+from coterie.experiment.model_file import read_model_file
 from coterie.experiment.prepare import Experiment, assemble, check_machine, check_rounds
 from coterie.experiment.result import Result
 from coterie.experiment.run import default_folder, drive, open_folder
@@ -80,8 +81,16 @@ def serve(
 
         drive(experiment, folder, allow_inexact, recorders, start)
         remote = started[0] if started else start(experiment, None)
+        _hand_out(remote, folder)
         remote.end("the run is finished")
     return Result(folder)
+
+
+def _hand_out(remote: RemoteSites, folder: Path) -> None:
+    """Give clients the trained model, if the method makes one for all."""
+    last = read_model_file(folder).weights.last
+    if last is not None and last.round is not None:
+        remote.hand_out((folder / last.file).read_bytes(), last.round)
 
 
 def prepare_remote(

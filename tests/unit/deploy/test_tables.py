@@ -71,10 +71,13 @@ def test_the_defaults_take_a_table_as_it_is(tmp_path: Path, sites: Path) -> None
     age, pressure, smoker, _ = columns(tmp_path / "many")
     assert age["mean"] == age["filling"] and pressure["kind"] == "number"
     assert smoker == {"name": "smoker", "kind": "category", "values": ["no", "once", "yes"]}
-    shares = [
-        coterie.load(tmp_path / run).predict_proba(sites / "berlin.csv") for run in ("one", "many")
-    ]
-    assert np.array_equal(*shares) and len(shares[0]) == table_sites.ROWS["berlin"]
+    (own,) = (tmp_path / "site-berlin").glob("*/model.json")
+    one, many, kept = (
+        coterie.load(run).predict_proba(sites / "berlin.csv")
+        for run in (tmp_path / "one", tmp_path / "many", own.parent)
+    )
+    assert np.array_equal(one, many) and np.array_equal(one, kept)
+    assert len(one) == table_sites.ROWS["berlin"]
 
 
 def test_sites_may_bring_test_rows_and_rows_without_a_label(tmp_path: Path, sites: Path) -> None:
@@ -96,25 +99,21 @@ def test_sites_may_bring_test_rows_and_rows_without_a_label(tmp_path: Path, site
     assert fleet.digests(tmp_path / "many") == fleet.digests(tmp_path / "one")
 
 
-def test_statistics_of_a_site_by_itself_stay_there(tmp_path: Path, sites: Path) -> None:
-    tables = table_sites.tables(
-        sites,
-        {"standardise": "site"},
-        net={"backbone": "mlp", "projection": 8, "norm": "bn", "bn_buffers": "local"},
-    )
-    fleet.simulate(sites, tmp_path / "one", tables)
-    clients = Fleet(sites, tmp_path)
-    clients.run(tmp_path / "many", tables)
-    clients.join()
-    assert fleet.digests(tmp_path / "many") == fleet.digests(tmp_path / "one")
+@pytest.mark.parametrize("norm", ["none", "bn"])
+def test_statistics_of_a_site_by_itself_stay_there(norm: str, tmp_path: Path, sites: Path) -> None:
+    net = {"backbone": "mlp", "projection": 8, "norm": norm, "bn_buffers": "local"}
+    tables = table_sites.tables(sites, {"standardise": "site"}, net=net)
+    check_equal(tmp_path, sites, tables)
     age, pressure, *_ = columns(tmp_path / "many")
     assert age["mean"] == {} and list(pressure["mean"]) == ["cadiz"]
     with pytest.raises(ConfigError, match="is in its own folder alone"):
         coterie.load(tmp_path / "many").predict(sites / "cadiz.csv")
     (run,) = (tmp_path / "site-cadiz").glob("*/model.json")
-    theirs = coterie.load(tmp_path / "one").predict_proba(sites / "cadiz.csv", client="cadiz")
-    own = coterie.load(run.parent).predict_proba(sites / "cadiz.csv", client="cadiz")
-    assert np.array_equal(own, theirs)
+    shares = [
+        coterie.load(folder).predict_proba(sites / "cadiz.csv", client="cadiz")
+        for folder in (tmp_path / "one", run.parent)
+    ]
+    assert np.array_equal(*shares)
 
 
 def test_the_server_may_have_rows_to_test_with(tmp_path: Path, sites: Path) -> None:
