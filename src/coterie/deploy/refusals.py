@@ -47,7 +47,7 @@ def _explain_certificate(error: ssl.SSLCertVerificationError, server: str) -> st
 def _explain_status(response: httpx.Response, server: str) -> tuple[str, bool]:
     """Flower has one code for an unknown key, a removed one and one that is in use."""
     status = response.status_code
-    if status in (502, 503, 504):
+    if status in (500, 502, 503, 504):  # 500: it failed at this one request
         return f"the server {server} is not available (HTTP {status})", True
     if status == 401:
         return (
