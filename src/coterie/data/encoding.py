@@ -299,6 +299,11 @@ def list_sites(columns: Iterable[TableColumn]) -> tuple[str, ...]:
     return tuple(site for site in kept[0] if all(site in part for part in kept)) if kept else ()
 
 
+def is_by_site(columns: Iterable[TableColumn]) -> bool:
+    """Whether sites have statistics of their own, of which some may be known to the sites alone."""
+    return bool(_list_by_site(columns))
+
+
 def _list_by_site(columns: Iterable[TableColumn]) -> list[BySite]:
     """List the statistics that differ by site."""
     parts = (part for column in columns for part in (column.mean, column.filling))
@@ -313,7 +318,7 @@ def encode(columns: Sequence[TableColumn], table: Table, site: str | None = None
     if lacks := [column.name for column in columns if column.name not in table.columns]:
         have = list_first(list(table.columns))
         raise DataError(f"{table.origin} has no column {lacks[0]!r}; it has: {have}")
-    sites, by_site = list_sites(columns), bool(_list_by_site(columns))
+    sites, by_site = list_sites(columns), is_by_site(columns)
     if by_site and site not in sites:
         remedy = f"choose one with client= (--client on the command line): {list_first(sites)}"
         raise ConfigError(

@@ -7,6 +7,7 @@ Sites that never train are not asked.
 from collections.abc import Mapping
 from typing import Any
 
+from coterie.core.errors import DataError
 from coterie.core.task import ClientInfo
 from coterie.data.encoding import (
     ALL,
@@ -55,17 +56,17 @@ def fit_form(
             means, deviations = _share(options, name, statistics, lacking[name])
             column = add_statistics(column, means, deviations, options.standardise, options.missing)
         columns.append(column)
-    width = sum(column.width for column in columns)
+    if not (width := sum(column.width for column in columns)):
+        raise DataError("no column has a value in the training rows")
     plain = tuple(column.to_plain() for column in columns)
     return SampleForm("table", (width,), "float32", columns=plain)
 
 
 def _list_lacking(cards: Mapping[str, TableCard]) -> dict[str, list[str]]:
     """List for each column the sites that train on no value of it."""
-    names = next(iter(cards.values())).names
-    return {
-        name: [site for site, card in cards.items() if name in card.bare_columns] for name in names
-    }
+    tables = {site: card.by_name() for site, card in cards.items()}
+    names = next(iter(tables.values()))
+    return {name: [site for site, table in tables.items() if table[name].bare] for name in names}
 
 
 def _choose_asked(options: TableOptions, kinds: Kinds, lacking: Mapping[str, list[str]]) -> Kinds:

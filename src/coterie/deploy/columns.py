@@ -6,7 +6,7 @@ sums of numbers. Whatever another machine wrote is a `ValueError` here if it is 
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -40,15 +40,9 @@ class TableCard:
     rows: int  # to train on, with a label or without
     columns: tuple[ColumnCard, ...]
 
-    @property
-    def names(self) -> list[str]:
-        """The names of its columns, in their order."""
-        return [column.name for column in self.columns]
-
-    @property
-    def bare_columns(self) -> set[str]:
-        """The columns that no row to train on has a value of."""
-        return {column.name for column in self.columns if column.bare}
+    def by_name(self) -> dict[str, ColumnCard]:
+        """The columns by their names, in their order."""
+        return {column.name: column for column in self.columns}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "TableCard":
@@ -97,20 +91,17 @@ def settle_kinds(cards: Mapping[str, TableCard]) -> tuple[dict[str, ColumnKind],
     kinds; of two as frequent ones, those of the first site count. A column that no site has a value
     of counts as numbers, and is refused when its mean is wanted.
     """
-    common = Counter(frozenset(card.names) for card in cards.values()).most_common(1)[0][0]
-    first = next(name for name, card in cards.items() if common == set(card.names))
+    tables = {name: card.by_name() for name, card in cards.items()}
+    common = Counter(frozenset(table) for table in tables.values()).most_common(1)[0][0]
+    first = next(name for name, table in tables.items() if common == table.keys())
     refused = {
-        name: _compare_names(card, first, cards[first])
-        for name, card in cards.items()
-        if common != set(card.names)
+        name: _compare_names(table, first, tables[first])
+        for name, table in tables.items()
+        if common != table.keys()
     }
     kinds = dict[str, ColumnKind]()
-    for column in cards[first].names:
-        told = {
-            name: next(entry.kind for entry in card.columns if entry.name == column)
-            for name, card in cards.items()
-            if name not in refused
-        }
+    for column in tables[first]:
+        told = {name: t[column].kind for name, t in tables.items() if name not in refused}
         known = Counter(kind for kind in told.values() if kind is not None)
         kinds[column] = known.most_common(1)[0][0] if known else "number"
         for name, kind in told.items():
@@ -120,10 +111,10 @@ def settle_kinds(cards: Mapping[str, TableCard]) -> tuple[dict[str, ColumnKind],
     return kinds, refused
 
 
-def _compare_names(card: TableCard, other: str, theirs: TableCard) -> str:
-    if lacks := [name for name in theirs.names if name not in card.names]:
+def _compare_names(own: Collection[str], other: str, theirs: Collection[str]) -> str:
+    if lacks := [name for name in theirs if name not in own]:
         return f"it has no column {lacks[0]!r}, which site {other!r} has"
-    more = next(name for name in card.names if name not in theirs.names)
+    more = next(name for name in own if name not in theirs)
     return f"it has a column {more!r}, which site {other!r} has not"
 
 
@@ -155,7 +146,7 @@ def read_squares(head: Mapping[str, Any], sums: Mapping[str, Sums]) -> dict[str,
     """Read the answer to `squares`, of a site that sent these sums."""
     squares = _read_entries(head.get("squares"), list(sums), _read_number)
     for name, square in squares.items():
-        if square < 0.0 or (square > 0.0 and not sums[name].count[0]):
+        if not 0.0 <= square <= sums[name].count[0] * (2.0 * _LARGEST) ** 2:
             raise ValueError(f"{square} is no sum of squares of the column {name!r}")
     return squares
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from coterie.core.errors import DataError
 from coterie.core.files import replace_durably
-from coterie.data.encoding import TableColumn, list_sites
+from coterie.data.encoding import TableColumn, is_by_site, list_sites
 
 MODEL_FILE = "model.json"
 FORMAT = 1
@@ -33,6 +33,11 @@ class InputDescription:
     def sites(self) -> tuple[str, ...]:
         """The sites by which a table was standardised; empty where all share one mean."""
         return list_sites(map(TableColumn.from_plain, self.columns))
+
+    @property
+    def by_site(self) -> bool:
+        """Whether a table was standardised for each site by itself."""
+        return is_by_site(map(TableColumn.from_plain, self.columns))
 
 
 @dataclass(frozen=True)

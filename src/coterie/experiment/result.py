@@ -283,7 +283,7 @@ class Result:
                 "last round; leave one of them out"
             )
         described = self._described
-        if client in described.input.sites and not described.weights.personal:
+        if described.input.by_site and not described.weights.personal:
             return self.model()  # the client is named for the statistics of its table
         return self.personal(client)
 

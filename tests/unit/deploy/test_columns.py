@@ -62,7 +62,7 @@ def test_what_are_no_sums_is_refused(change: dict[str, Any], reason: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "squares", [{"age": -1.0}, {"age": float("inf")}, {"age": None}, {}, None, {"x": 1.0}]
+    "squares", [{"age": -1.0}, {"age": 1e80}, {"age": float("inf")}, {"age": None}, {}, None]
 )
 def test_what_are_no_squares_is_refused(squares: Any) -> None:
     with pytest.raises(ValueError):
