@@ -75,13 +75,13 @@ def needs_squares(options: TableOptions) -> bool:
 
 
 def describe_sent(options: TableOptions) -> str:
-    """Say what leaves a site of its columns, beside their names and what is in them."""
-    sent = "the names of its columns, which are numbers, and the values of categories"
+    """Say what leaves a site of its table before the first round."""
+    sent = "the names and kinds of its columns, and the values of categories"
     if not needs_sums(options):
         return sent
-    numbers = "count and sum" if not needs_squares(options) else "count, sum and sum of squares"
-    which = "column of numbers that a site lacks" if options.standardise == "site" else "number"
-    return f"{sent}; for each {which} {numbers} over its training rows"
+    sums = "count, sum and sum of squares" if needs_squares(options) else "count and sum"
+    which = " that a site has no value of," if options.standardise == "site" else ""
+    return f"{sent}; of each column of numbers{which} {sums} over its training rows"
 
 
 def settle_kinds(cards: Mapping[str, TableCard]) -> tuple[dict[str, ColumnKind], dict[str, str]]:

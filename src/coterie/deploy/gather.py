@@ -45,7 +45,7 @@ def form_federation(
         tables = {name: card.table for name, card in members.items() if card.table}
         if not tables:
             return federation
-        notes.note("asks clients for the values and sums of their columns")
+        notes.note("asking clients for values and sums of their columns")
         try:
             form = fit_form(questions, terms.config, federation, tables)
             return replace(federation, form=form)

@@ -120,8 +120,8 @@ def test_sites_that_differ_are_refused_with_the_column_and_a_site() -> None:
 @pytest.mark.parametrize(
     ("keys", "told", "not_told"),
     [
-        ({}, "for each number count, sum and sum of squares", "lacks"),
-        ({"standardise": "site"}, "that a site lacks count, sum and sum of squares", "each number"),
+        ({}, "of each column of numbers count, sum and sum of squares", "no value"),
+        ({"standardise": "site"}, "that a site has no value of, count, sum", "numbers count"),
         ({"standardise": "none"}, "count and sum over", "squares"),
         ({"standardise": "none", "missing": "drop"}, "values of categories", "sum"),
     ],

@@ -59,7 +59,7 @@ def test_deployed_tables_have_the_bits_of_a_simulation(
     keys = {"standardise": standardise, "missing": missing}
     tables = table_sites.tables(root, keys, cohort={"unseen": unseen})
     clients = check_equal(tmp_path, root, tables)
-    assert any(line.startswith("  columns: the names of") for line in clients.said["amiens"])
+    assert any(line.startswith("  columns: the names and kinds") for line in clients.said["amiens"])
     if standardise != "site":
         assert columns(tmp_path / "many") == columns(tmp_path / "one")
 
@@ -211,9 +211,11 @@ def test_columns_can_be_denied(tmp_path: Path, sites: Path) -> None:
     tables = table_sites.tables(sites, run={"rounds": 1, "seed": 5})
     clients.run(tmp_path / "run", tables, start=False, recorders=[notes])
     clients.join()
-    assert "its operator denies columns (the names of its columns" in clients.ended["amiens"]
+    assert (
+        "its operator denies columns (the names and kinds of its columns" in clients.ended["amiens"]
+    )
     assert clients.ended["berlin"] == "the run is finished"
-    assert any("leaves each client: columns: the names of" in text for text in notes.texts)
+    assert any("leaves each client: columns: the names and kinds" in text for text in notes.texts)
 
 
 @pytest.mark.parametrize("by", [KeyboardInterrupt, toy.Killed])
