@@ -73,6 +73,19 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def take(link: FlowerClientLink) -> Message:
+    """Wait for the next request to a client."""
+    taken: list[Message] = []
+
+    def arrived() -> bool:
+        request = link.receive()
+        taken.extend([request] if request else [])
+        return bool(taken)
+
+    wait_for(arrived)
+    return taken[0]
+
+
 def collect(server: FlowerServerLink, ids: Sequence[str]) -> list[Message]:
     """Wait for the answers to requests, in the order of the requests."""
     answers: dict[str, Message] = {}

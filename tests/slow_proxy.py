@@ -23,10 +23,12 @@ class SlowProxy:
         to: tuple[str, int],
         delay: float,
         cut: float,
+        most: int | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
+        """Cut `most` connections at most, so that a slow machine gets through in the end."""
         self._listen, self._to, self._delay, self._cut = listen, to, delay, cut
-        self._say = say
+        self._most, self._say = most, say
         self.port = 0
         self.cuts: list[int] = []  # of every connection that was cut: the bytes under way on it
 
@@ -43,7 +45,8 @@ class SlowProxy:
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one connection on until one end closes it or its time is over."""
         ways, writers = list[_Way](), [writer]
-        limit = asyncio.timeout(self._cut)
+        enough = self._most is not None and len(self.cuts) >= self._most
+        limit = asyncio.timeout(None if enough else self._cut)
         try:
             async with limit:
                 far_reader, far_writer = await asyncio.open_connection(*self._to)
@@ -99,9 +102,11 @@ class _Way:
 
 
 @contextlib.contextmanager
-def slow_proxy(to: str, delay: float, cut: float) -> Iterator[tuple[str, SlowProxy]]:
+def slow_proxy(
+    to: str, delay: float, cut: float, most: int | None = None
+) -> Iterator[tuple[str, SlowProxy]]:
     """Run a proxy on 127.0.0.1 in a thread; yield its address and itself."""
-    proxy = SlowProxy(("127.0.0.1", 0), parse(to), delay, cut)
+    proxy = SlowProxy(("127.0.0.1", 0), parse(to), delay, cut, most)
     started, stop = threading.Event(), list[Callable[[], None]]()
 
     async def serve() -> None:
@@ -139,7 +144,7 @@ def main() -> None:
         parse(options.to),
         options.delay,
         options.cut,
-        lambda line: print(line, flush=True),
+        say=lambda line: print(line, flush=True),
     )
     asyncio.run(proxy.serve(lambda: print("ready", flush=True)))
 

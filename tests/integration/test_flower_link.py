@@ -11,7 +11,7 @@ from coterie.core.errors import ConfigError, RunFailed
 from coterie.deploy.flower.client import FlowerClientLink
 from coterie.deploy.flower.server import FlowerServerLink
 from coterie.deploy.link import Message
-from flower_sites import Echo, Town, collect, wait_for
+from flower_sites import Echo, Town, collect, take, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -32,19 +32,6 @@ def sites(town: Town, server: FlowerServerLink) -> Iterator[None]:
     yield
     for echo in echoes:
         echo.close()
-
-
-def take(link: FlowerClientLink) -> Message:
-    """Wait for the next request to a client."""
-    taken: list[Message] = []
-
-    def arrived() -> bool:
-        request = link.receive()
-        taken.extend([request] if request else [])
-        return bool(taken)
-
-    wait_for(arrived)
-    return taken[0]
 
 
 def count(server: FlowerServerLink, table: str) -> int:

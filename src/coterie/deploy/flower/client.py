@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 from flwr.app import Message as FlowerMessage
@@ -106,7 +106,8 @@ class FlowerClientLink:
             ],
         )
         self._open: dict[str, FlowerMessage] = {}
-        self._announced: tuple[FlowerMessage, ObjectTree] | None = None
+        self._offer: _Offer | None = None
+        self._in_use_until = 0.0  # by this client itself, if an activation was cut off
         self._absent_since: float | None = None
         self._closing = threading.Event()
         self._node = Node()
@@ -121,18 +122,18 @@ class FlowerClientLink:
     def receive(self) -> Message | None:
         """Return the next request, without waiting; None if there is none or the server is away."""
         try:
-            if self._announced is None:
-                self._announced = self._ask()
-            if self._announced is None:
+            if self._offer is None:
+                self._offer = self._ask()
+            if self._offer is None:
                 return self._answered(None)
-            request = self._fetch(*self._announced)
+            request = self._fetch(self._offer)
         except ObjectPullError:  # the server has withdrawn the request
-            self._announced = None
+            self._offer = None
             return None
         except httpx.HTTPError as error:
             self._recover(error)
             return None
-        self._announced = None
+        self._offer = None
         return self._answered(self._open_request(request))
 
     def reply(self, to: Message, kind: str, head: Mapping[str, Any], body: bytes = b"") -> None:
@@ -168,7 +169,12 @@ class FlowerClientLink:
         request = ActivateNodeRequest(
             public_key=self._public, heartbeat_interval=records.HEARTBEAT_SECONDS
         )
-        self._node = Node(node_id=self._client.ActivateNode(request).node_id)
+        try:
+            self._node = Node(node_id=self._client.ActivateNode(request).node_id)
+        except (httpx.ReadError, httpx.ReadTimeout, httpx.RemoteProtocolError):
+            # the server may have activated this client, and would refuse it until that times out
+            self._in_use_until = time.monotonic() + 2 * records.HEARTBEAT_SECONDS + _RETRY_SECONDS
+            raise
         replace_durably(
             self._file,
             json.dumps({"server": self._server, "node": self._node.node_id}).encode(),
@@ -185,22 +191,34 @@ class FlowerClientLink:
             with suppress(httpx.HTTPError, RuntimeError):
                 self._client.SendNodeHeartbeat(request)
 
-    def _ask(self) -> tuple[FlowerMessage, ObjectTree] | None:
+    def _ask(self) -> "_Offer | None":
+        """Ask for the next request; one that is offered again while it is open here is none."""
         response = self._client.PullMessages(PullMessagesRequest(node=self._node))
         if not response.messages_list:
             return None
-        return message_from_proto(response.messages_list[0]), response.message_object_trees[0]
+        message = message_from_proto(response.messages_list[0])
+        if message.metadata.message_id in self._open:
+            return None
+        return _Offer(message, response.message_object_trees[0], {})
 
-    def _fetch(self, announced: FlowerMessage, tree: ObjectTree) -> FlowerMessage:
-        """Fetch the objects of a request and put it together."""
-        ids = [branch.object_id for branch in iterate_object_tree(tree)]
+    def _fetch(self, offer: "_Offer") -> FlowerMessage:
+        """Fetch the objects of a request that have not arrived yet, and put it together."""
+        ids = [branch.object_id for branch in iterate_object_tree(offer.tree)]
         if len(ids) > self._max_bytes // _CHUNK_BYTES + 16:
             raise RunFailed(f"the server sent more than {self._max_bytes:,} bytes")
-        pull = make_pull_object_fn_protobuf(
-            self._client.PullObject, self._node, announced.metadata.run_id
+        metadata, arrived = offer.message.metadata, offer.arrived
+        pull = make_pull_object_fn_protobuf(self._client.PullObject, self._node, metadata.run_id)
+
+        def pull_once(id: str) -> bytes:
+            if id not in arrived:
+                arrived[id] = pull(id)
+            return arrived[id]
+
+        contents = pull_objects(
+            ids, pull_once, max_concurrent_pulls=_AT_ONCE, max_time=_PULL_SECONDS
         )
-        contents = pull_objects(ids, pull, max_concurrent_pulls=_AT_ONCE, max_time=_PULL_SECONDS)
-        return records.read_message(announced.metadata.message_id, contents, self._max_bytes)
+        arrived.clear()  # `read_message` frees each object when it has been read
+        return records.read_message(metadata.message_id, contents, self._max_bytes)
 
     def _open_request(self, request: FlowerMessage) -> Message | None:
         """Hand a request on, or answer it here if it asks for this client's name."""
@@ -254,9 +272,9 @@ class FlowerClientLink:
         """Do what lets the next call succeed, if anything does."""
         status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else 0
         if status == httpx.codes.FORBIDDEN:  # the request was of a server that has ended since
-            self._announced = None
+            self._offer = None
         elif status == httpx.codes.UNAUTHORIZED:  # unknown to a server with a new database
-            self._announced = None
+            self._offer = None
             self._until_answered(self._activate)
         else:
             self._suffer(error)
@@ -264,7 +282,7 @@ class FlowerClientLink:
     def _suffer(self, error: Exception) -> None:
         """Bear with an error that may pass; raise one that does not, or that lasts too long."""
         line, passes = explain(error, self._server, self._secured)
-        if isinstance(error, ObjectPushError):
+        if isinstance(error, ObjectPushError) or self._is_in_own_way(error):
             return
         if not passes:
             raise ConfigError(line) from error
@@ -272,6 +290,22 @@ class FlowerClientLink:
         self._absent_since = self._absent_since or now
         if now - self._absent_since > self._patience:
             raise RunFailed(f"{line}; gave up after {self._patience:.0f} s") from error
+
+    def _is_in_own_way(self, error: Exception) -> bool:
+        """Tell whether this client's own activation, cut off a moment ago, keeps it out."""
+        return (
+            isinstance(error, httpx.HTTPStatusError)
+            and error.response.status_code == httpx.codes.PRECONDITION_FAILED
+            and time.monotonic() < self._in_use_until
+        )
+
+
+class _Offer(NamedTuple):
+    """A request that the server announced, and what has arrived of it."""
+
+    message: FlowerMessage
+    tree: ObjectTree
+    arrived: dict[str, bytes]  # objects, by id; kept while connections break
 
 
 def _own_key(state: Path) -> Path:

@@ -5,6 +5,7 @@ start of the server begins a new run there and ends earlier ones, so an answer t
 server that was killed is refused and its client continues with the next request.
 """
 
+import json
 import logging
 import secrets
 import threading
@@ -68,8 +69,18 @@ LEFT JOIN object_push_sessions
 WHERE message_res.run_id = :run
 """
 
+# Flower offers a request once, and an offer that a broken connection swallowed counts too
+_OFFER_AGAIN = """
+UPDATE message_ins SET delivered_at = ''
+WHERE message_id IN (SELECT value FROM json_each(:ids))
+  AND NOT EXISTS (
+    SELECT 1 FROM message_res WHERE message_res.reply_to_message_id = message_ins.message_id
+  )
+"""
+_OFFER_SECONDS = 5.0
 
-@dataclass(frozen=True)
+
+@dataclass
 class _Request:
     """A request that was sent; `life` is when the client had last connected."""
 
@@ -77,6 +88,7 @@ class _Request:
     node: int
     life: str
     deadline: float
+    offered: float  # when it was last
 
 
 class FlowerServerLink:
@@ -176,6 +188,7 @@ class FlowerServerLink:
             elif reason := self._lost(self._requests[id], nodes):
                 self._forget(id)
                 done.append(replace(self._requests.pop(id).message, id=id, error=reason))
+        self._offer_again([id for id in ids if id in self._requests])
         return done
 
     def close(self) -> None:
@@ -292,6 +305,7 @@ class FlowerServerLink:
                         node.node_id,
                         node.last_activated_at,
                         time.monotonic() + self._seconds,
+                        time.monotonic(),
                     )
             # after all trees are known: Flower closes a session when nothing of it is missing
             for name, item in uploads.items():
@@ -343,6 +357,15 @@ class FlowerServerLink:
         if time.monotonic() > request.deadline:
             return f"the client did not answer within {self._seconds:.0f} s"
         return ""
+
+    def _offer_again(self, ids: Sequence[str]) -> None:
+        """Offer requests again that somebody waits for; clients know those that they have."""
+        now = time.monotonic()
+        due = [id for id in ids if now - self._requests[id].offered > _OFFER_SECONDS]
+        for id in due:
+            self._requests[id].offered = now
+        if due:
+            self._state.query(_OFFER_AGAIN, {"ids": json.dumps(due)})
 
     def _fail(self, id: str, message: Message, reason: str) -> None:
         self._failed[id] = replace(message, body=b"", id=id, error=reason)
