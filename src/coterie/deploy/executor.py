@@ -210,14 +210,16 @@ class RemoteSites:
         """Give up on clients that are late or gone; ask the others whether they are there."""
         now, due = time.monotonic(), []
         for one in waiting:
+            if one.name in connected:  # also one that takes long to fetch its task or to upload
+                one.seen = now
             if now >= one.deadline:
                 limit = f"executor.timeout = {self._timeout:g}" if self._timeout else LONGEST
                 one.fail("late", f"no answer within {limit} s")
             elif now - one.seen > self._grace:
                 self._vanished.add(one.name)
                 one.fail("lost", f"no sign of life for {self._grace:g} s")
-            elif one.name in connected and now - one.pinged > self._pause:
-                due.append(one)
+            elif one.name in connected and now - one.pinged > self._pause * (1 + len(one.pings)):
+                due.append(one)  # later and later: pings must not pile up before a slow client
         self._send_tasks([one for one in due if not one.id])
         pings = [Message(one.name, "ping", self._stamp(key=one.head["key"])) for one in due]
         for one, ping in zip(due, self._send(pings), strict=True):

@@ -1,5 +1,6 @@
 """Clients and servers that vanish, come back, are late or send rubbish."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,40 @@ def test_a_bad_client_is_lost_and_the_run_goes_on(
     result = clients.run(tmp_path / "run", tables, start=False, recorders=[lost])
     assert reason in lost.rounds[0]["1"]
     assert not result.history[0].skipped
+
+
+class Slow:
+    """A link whose uploads take longer than a sign of life is waited for."""
+
+    def __init__(self, link: MemoryClientLink, seconds: float) -> None:
+        self._link, self._seconds = link, seconds
+        self.close, self.kinds = link.close, list[str]()
+
+    def receive(self) -> Message | None:
+        request = self._link.receive()
+        self.kinds += [request.kind] if request else []
+        return request
+
+    def reply(self, to: Message, kind: str, head: Mapping[str, Any], body: bytes = b"") -> None:
+        if kind == "reply":
+            time.sleep(self._seconds)
+        self._link.reply(to, kind, head, body)
+
+
+def test_a_client_that_uploads_for_longer_than_the_grace_is_not_lost(
+    sites: Path, tmp_path: Path
+) -> None:
+    clients, lost = Fleet(sites, tmp_path), Lost()
+    slow = Slow(clients.link.connect("berlin"), 2.0)
+    clients.start("amiens")
+    clients.start("berlin", link=slow)
+    clients.start("cadiz")
+    tables = fleet.tables(sites, run={"rounds": 1, "seed": 5})
+    clients.run(tmp_path / "run", tables, start=False, recorders=[lost], grace=0.8)
+    clients.join()
+    assert lost.rounds == [{}]
+    uploads, pings = slow.kinds.count("task"), slow.kinds.count("ping")
+    assert 0 < pings <= 7 * uploads  # 20 fit into two seconds if none waits for an answer
 
 
 def test_a_client_that_vanishes_is_lost_until_it_comes_back(sites: Path, tmp_path: Path) -> None:
