@@ -62,6 +62,7 @@ endurance: install ## kill 20 runs, nodes, servers and clients each; every metho
 	$(BIN)/python tests/endurance/cluster.py --kills 20
 	$(BIN)/python tests/endurance/sites.py --kills 20
 	$(BIN)/python tests/endurance/refusals.py
+	$(BIN)/python tests/endurance/hosts.py
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .venvs .mypy_cache .ruff_cache .pytest_cache
