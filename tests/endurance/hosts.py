@@ -53,7 +53,7 @@ response = httpx.post(sys.argv[1], verify=context, trust_env=False)
 print(response.status_code, response.text)
 """
 REFUSAL = "403 not served to the network"
-_LIMIT, _LAST_WORDS, _END = 1200.0, 60.0, 10.0  # seconds
+_LIMIT, _LAST_WORDS, _END = 1800.0, 300.0, 10.0  # seconds; for busy machines
 
 
 class Hosts:
