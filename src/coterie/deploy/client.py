@@ -209,7 +209,7 @@ class Client:
             site_model.describe_personal(joined.experiment, joined.folder, self._name)
         elif task.op == "update" and task.round.index + 1 > self._rounds:
             self._rounds = task.round.index + 1
-            self._say(f"round {self._rounds}/{task.round.total}: trained in {reply.seconds:.1f} s")
+            self._say(f"round {self._rounds}/{task.round.total}: trained in {reply.seconds:.3f} s")
         head, body = messages.write_reply(reply)
         shutil.rmtree(spool, ignore_errors=True)  # uploaded arrays are in the body now
         desk.answer(request, "reply", head, body)
