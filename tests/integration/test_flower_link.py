@@ -71,6 +71,15 @@ def test_a_body_that_is_shared_is_stored_once_and_equal_chunks_survive(
         assert answer.body == body[::-1]
 
 
+@pytest.mark.usefixtures("sites")
+def test_an_answer_wakes_a_server_that_waits(server: FlowerServerLink) -> None:
+    ids, answers = server.send([Message("west", "task", {}, b"abc")]), list[Message]()
+    while not answers:
+        server.wait(3600.0)  # longer than a test may take
+        answers = server.receive(ids)
+    assert answers[0].body == b"cba"
+
+
 def test_a_client_that_is_not_connected_and_an_unknown_request_are_errors_at_once(
     server: FlowerServerLink,
 ) -> None:

@@ -21,7 +21,7 @@ from coterie.core.task import METHOD, ClientId, ClientInfo, Failure, Reply, Task
 from coterie.deploy import messages
 from coterie.deploy.link import Message, ServerLink
 
-POLL = 0.2  # seconds between two looks at the link
+POLL = 0.2  # seconds between two looks at the link, if nothing arrives
 GRACE = 60.0
 LONGEST = 3600.0  # seconds for a task where executor.timeout = 0
 _AHEAD_BYTES = 64 * 2**20
@@ -91,7 +91,7 @@ class RemoteSites:
             while one.reply is None:
                 self._look(asked[position : position + ahead])
                 if one.reply is None:
-                    time.sleep(self._poll)
+                    self._link.wait(self._poll)
             reply, one.reply, one.body = one.reply, None, b""
             if reply.state and one.task.op == "update" and one.task.program == METHOD:
                 self._states[reply.client] = (one.task.round.index, reply.state)
@@ -116,8 +116,8 @@ class RemoteSites:
         until = time.monotonic() + seconds
         while ids and time.monotonic() < until:
             answered = {answer.id for answer in self._link.receive(ids)}
-            ids = [id for id in ids if id not in answered]
-            time.sleep(self._poll if ids else 0.0)
+            if ids := [id for id in ids if id not in answered]:
+                self._link.wait(self._poll)
 
     def _ask(self, tasks: Sequence[Task]) -> list[_Asked]:
         """Send all tasks whose clients are connected, in one call."""

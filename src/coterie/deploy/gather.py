@@ -102,7 +102,7 @@ def gather(link: ServerLink, terms: Terms, patience: Patience, notes: Recorders)
             return cards
         if time.monotonic() > deadline:
             return _decide(cards, terms.config, patience)
-        time.sleep(patience.poll)
+        link.wait(patience.poll)
 
 
 def _decide(cards: dict[str, Card], config: Config, patience: Patience) -> dict[str, Card]:

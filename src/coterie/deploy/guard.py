@@ -27,8 +27,16 @@ _log = logging.getLogger(__name__)
 class Guard:
     """An ASGI application in front of another: admits POST requests to some paths, up to a size."""
 
-    def __init__(self, app: App, paths: Collection[str], max_bytes: int) -> None:
+    def __init__(
+        self,
+        app: App,
+        paths: Collection[str],
+        max_bytes: int,
+        served: Callable[[str], None] = lambda path: None,
+    ) -> None:
+        """Guard `app`; `served` is called with the path of every request that it has granted."""
         self._app, self._paths, self._max_bytes = app, frozenset(paths), max_bytes
+        self._served = served
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on what is admitted; answer 403, or 413 for a body that is too large."""
@@ -40,7 +48,7 @@ class Guard:
         elif _declared_length(scope) > self._max_bytes:
             await _answer(scope, send, 413, f"more than {self._max_bytes} bytes in one request")
         else:
-            await self._app(scope, self._counted(receive), _reporting(scope, send))
+            await self._app(scope, self._counted(receive), self._reporting(scope, send))
 
     def _admits(self, scope: Scope) -> bool:
         # `raw_path` too, so that an encoded path cannot mean one thing here and another inside
@@ -66,16 +74,18 @@ class Guard:
 
         return counted
 
+    def _reporting(self, scope: Scope, send: Send) -> Send:
+        """Report answers that refuse a request, such as an unknown key, and those that grant it."""
 
-def _reporting(scope: Scope, send: Send) -> Send:
-    """Report answers that refuse a request, such as an unknown key."""
+        async def reporting(event: Event) -> None:
+            if event["type"] == "http.response.start":
+                if event["status"] >= 400:
+                    _report(scope, event["status"])
+                else:
+                    self._served(scope["path"])
+            await send(event)
 
-    async def reporting(event: Event) -> None:
-        if event["type"] == "http.response.start" and event["status"] >= 400:
-            _report(scope, event["status"])
-        await send(event)
-
-    return reporting
+        return reporting
 
 
 def _report(scope: Scope, status: int) -> None:

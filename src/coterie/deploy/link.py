@@ -42,6 +42,9 @@ class ServerLink(Protocol):
     def receive(self, ids: Collection[str]) -> list[Message]:
         """Return the requests of `ids` that were answered or failed by now, without waiting."""
 
+    def wait(self, seconds: float) -> None:
+        """Wait until something has arrived since the last wait, for so long at most."""
+
     def close(self) -> None:
         """Release what the link holds; safe to call twice."""
 
@@ -69,6 +72,7 @@ class MemoryLink:
         self._connected: dict[str, bool] = dict.fromkeys(names, False)
         self._answers: dict[str, Message] = {}
         self._taken: dict[str, Message] = {}  # requests that a client has and has not answered
+        self._arrived = threading.Event()
 
     def peers(self) -> Mapping[str, bool]:
         """Tell of every client whether it is connected now."""
@@ -93,6 +97,11 @@ class MemoryLink:
         """Take the answers that have arrived."""
         with self._lock:
             return [self._answers.pop(id) for id in ids if id in self._answers]
+
+    def wait(self, seconds: float) -> None:
+        """Wait for an answer or a failure, for so long at most."""
+        self._arrived.wait(seconds)
+        self._arrived.clear()
 
     def close(self) -> None:
         """Disconnect all clients."""
@@ -127,6 +136,7 @@ class MemoryLink:
         with self._lock:
             self._taken.pop(answer.id, None)
             self._answers[answer.id] = answer
+        self._arrived.set()
 
     def _drop(self, name: str) -> None:
         """Let the requests fail that a client has not answered."""
@@ -139,6 +149,7 @@ class MemoryLink:
 
     def _fail(self, message: Message) -> None:
         self._answers[message.id] = replace(message, body=b"", error="the client is not connected")
+        self._arrived.set()
 
 
 class MemoryClientLink:

@@ -124,7 +124,7 @@ class Fleet:
 def serve(fleet: Fleet, tables: Mapping[str, Any], out: Path, **options: Any) -> Result:
     """Run a server in this thread."""
     waits = (options.pop("wait", 60.0), options.pop("grace", GRACE))
-    patience = Patience(options.pop("clients", 0), *waits, POLL)
+    patience = Patience(options.pop("clients", 0), *waits, options.pop("poll", POLL))
     return server.serve(resolve(dict(tables)), fleet.link, out, patience=patience, **options)
 
 

@@ -1,6 +1,7 @@
 """What is let in from the network, and where encryption may be left out."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,7 +23,13 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": str(size).encode()})
 
 
-def ask(path: str, method: str = "POST", body: tuple[bytes, ...] = (b"",), **more: Any) -> int:
+def ask(
+    path: str,
+    method: str = "POST",
+    body: tuple[bytes, ...] = (b"",),
+    served: Callable[[str], None] = print,
+    **more: Any,
+) -> int:
     """Send a request to a guard that admits /fleet up to 10 bytes; return the status."""
     events: list[Event] = [
         {"type": "http.request", "body": part, "more_body": position < len(body) - 1}
@@ -37,7 +44,7 @@ def ask(path: str, method: str = "POST", body: tuple[bytes, ...] = (b"",), **mor
         sent.append(event)
 
     scope = {"type": "http", "method": method, "path": path, "headers": [], **more}
-    asyncio.run(Guard(app, ["/fleet"], 10)(scope, receive, send))
+    asyncio.run(Guard(app, ["/fleet"], 10, served)(scope, receive, send))
     return int(sent[0]["status"])
 
 
@@ -61,6 +68,15 @@ def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() -> None
     assert ask("/fleet", body=(b"12345", b"67890")) == 200
     assert ask("/fleet", headers=[(b"content-length", b"11")]) == 413
     assert ask("/fleet", body=(b"12345", b"67890", b"1")) == 499
+
+
+def test_only_requests_that_are_granted_are_told() -> None:
+    told: list[str] = []
+    ask("/fleet", served=told.append)
+    assert told == ["/fleet"]
+    for path, body in (("/other", b""), ("/fleet", b"more than ten")):
+        ask(path, body=(body,), served=told.append)
+    assert told == ["/fleet"]
 
 
 def test_a_web_socket_is_closed() -> None:

@@ -1,5 +1,7 @@
 """The link in memory keeps the contract of links."""
 
+import threading
+
 from coterie.deploy.link import MemoryLink, Message
 
 
@@ -32,3 +34,16 @@ def test_requests_to_an_earlier_life_of_a_client_fail() -> None:
     assert again.receive() is None and link.receive([id])[0].error
     again.close()
     assert link.peers() == {"a": False}
+
+
+def test_a_server_that_waits_is_woken_by_an_answer_or_a_failure() -> None:
+    link, hour = MemoryLink(["a"]), 3600.0  # longer than a test may take
+    client = link.connect("a")
+    link.send([Message("a", "one"), Message("a", "two")])
+    request = client.receive()
+    assert request is not None
+    threading.Timer(0.01, client.reply, (request, "done", {})).start()
+    link.wait(hour)
+    assert link.receive([request.id])
+    threading.Timer(0.01, client.close).start()
+    link.wait(hour)

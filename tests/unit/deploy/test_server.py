@@ -72,6 +72,12 @@ def test_a_deployed_run_has_the_bits_of_a_simulated_one(
     check_equal(tmp_path, sites, {"run": {"rounds": 2, "seed": 5}, **SMALL[name]})
 
 
+def test_answers_wake_a_server_that_looks_once_an_hour(tmp_path: Path, sites: Path) -> None:
+    clients = Fleet(sites, tmp_path)
+    clients.run(tmp_path / "many", fleet.tables(sites, run={"rounds": 2}), poll=3600.0)
+    clients.join()
+
+
 @pytest.mark.parametrize("name", VIEWS)
 def test_runs_on_images_without_labels_too(name: str, tmp_path: Path) -> None:
     root = fleet.write_sites(tmp_path / "sites", images=True)

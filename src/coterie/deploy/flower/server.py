@@ -52,6 +52,7 @@ FLEET = tuple(
         *("pull-messages", "push-messages", "pull-object", "push-object"),
     )
 )
+_ARRIVALS = ("/v1/fleet/push-messages", "/v1/fleet/push-object")  # parts of answers
 _SELF_REGISTRATION = ("/v1/fleet/register-node",)  # without keys, on one machine
 _MAX_REQUEST_BYTES = 8 * 1024**2  # Flower's chunks have 5 MiB
 _HOUSEKEEPING_SECONDS = 5.0  # Flower ends a run that gave no sign of life for 60 s
@@ -121,6 +122,7 @@ class FlowerServerLink:
         self._names: dict[int, str] = {}
         self._asked: dict[int, str] = {}
         self._registry_seen: object = None
+        self._arrived = threading.Event()
         database.parent.mkdir(parents=True, exist_ok=True)
         database.touch(mode=0o600)
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # the guard reports refusals
@@ -130,7 +132,7 @@ class FlowerServerLink:
             self._register(read_registry(keys))
         self._run, self._task = self._begin_run()
         paths = FLEET if secured else FLEET + _SELF_REGISTRATION
-        guard = Guard(app, paths, _MAX_REQUEST_BYTES)
+        guard = Guard(app, paths, _MAX_REQUEST_BYTES, self._note_arrival)
         self._listener = Listener(guard, host, port, tls)
         self.address = f"{host}:{self._listener.port}"
         self._closing = threading.Event()
@@ -191,6 +193,11 @@ class FlowerServerLink:
         self._offer_again([id for id in ids if id in self._requests])
         return done
 
+    def wait(self, seconds: float) -> None:
+        """Wait until a part of an answer has arrived, for so long at most."""
+        self._arrived.wait(seconds)
+        self._arrived.clear()
+
     def close(self) -> None:
         """End the run and stop SuperLink; safe to call twice."""
         if not self._closing.is_set():
@@ -198,6 +205,10 @@ class FlowerServerLink:
             self._housekeeper.join()
             self._listener.close()
             self._state.stop_run(self._run)
+
+    def _note_arrival(self, path: str) -> None:
+        if path in _ARRIVALS:
+            self._arrived.set()
 
     def _begin_run(self) -> tuple[int, int]:
         """Begin a run that needs no app: its task is claimed by us before anybody else could."""
