@@ -6,13 +6,11 @@ client lives, and puts everything else into a queue.
 
 import queue
 import threading
-import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from coterie.deploy.link import ClientLink, Message
 
-_SOONEST = 0.02  # seconds to the next look at the link after something happened
 _ANSWERED = 100  # keys of answered tasks that are remembered
 
 
@@ -70,40 +68,26 @@ class Desk:
 
     def _serve(self) -> None:
         self._sent.set()
-        busy = time.monotonic()  # when something was last sent or received
         try:
             while not self._stopped.is_set():
-                if self._send():
-                    busy = time.monotonic()
+                self._send()
                 request = self._link.receive()
                 if request is not None:
                     self._sort(request)
-                    busy = time.monotonic()
                     continue
-                self._wake.wait(self._pause(time.monotonic() - busy))
+                self._wake.wait(self._poll)
                 self._wake.clear()
         except BaseException as error:
             self._sent.set()
             self._inbox.put(error)
 
-    def _pause(self, idle: float) -> float:
-        """Return the seconds to the next look: short ones while a request is likely to come.
-
-        The longer nothing happened, the longer they are, so that a request is late by a tenth of
-        the time in which it was waited for. While a task is computed only pings are to be expected.
-        """
-        return self._poll if self._open else min(self._poll, max(_SOONEST, idle / 10))
-
-    def _send(self) -> bool:
-        """Send the answers that are ready; return whether there were any."""
-        ready = not self._outbox.empty()
+    def _send(self) -> None:
         while not self._outbox.empty():
             answer = self._outbox.get()
             self._link.reply(answer.to, answer.kind, answer.head, answer.body)
         with self._lock:
             if self._outbox.empty():
                 self._sent.set()
-        return ready
 
     def _sort(self, request: Message) -> None:
         key = str(request.head.get("key", ""))

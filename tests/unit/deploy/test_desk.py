@@ -62,23 +62,3 @@ def test_an_error_of_the_link_is_raised_where_requests_are_waited_for() -> None:
     desk = Desk(Broken(), 0.001)  # type: ignore[arg-type]
     with pytest.raises(RunFailed, match="the server is gone"):
         desk.next()
-
-
-def test_requests_and_answers_do_not_wait_for_the_next_look() -> None:
-    link, hour = MemoryLink(["a"]), 3600.0  # longer than a test may take
-    desk = Desk(link.connect("a"), hour)
-    for key in ("j", "k"):
-        (id,) = link.send([Message("a", "task", {"key": key})])
-        desk.answer(desk.next(), "reply")
-        assert wait_for(link, id).kind == "reply"
-    desk.close(5.0)
-
-
-def test_looks_become_rare_when_nothing_happens_and_while_a_task_is_open() -> None:
-    link = MemoryLink(["a"])
-    desk = Desk(link.connect("a"), 0.2)
-    assert [desk._pause(idle) for idle in (0.0, 1.0, 60.0)] == [0.02, 0.1, 0.2]
-    link.send([Message("a", "task", {"key": "k"})])
-    desk.next()
-    assert desk._pause(0.0) == 0.2
-    desk.close(5.0)

@@ -53,6 +53,7 @@ FLEET = tuple(
     )
 )
 _ARRIVALS = ("/v1/fleet/push-messages", "/v1/fleet/push-object")  # parts of answers
+_TOGETHER_SECONDS = 0.02  # in which further parts of an answer are likely to arrive
 _SELF_REGISTRATION = ("/v1/fleet/register-node",)  # without keys, on one machine
 _MAX_REQUEST_BYTES = 8 * 1024**2  # Flower's chunks have 5 MiB
 _HOUSEKEEPING_SECONDS = 5.0  # Flower ends a run that gave no sign of life for 60 s
@@ -195,7 +196,8 @@ class FlowerServerLink:
 
     def wait(self, seconds: float) -> None:
         """Wait until a part of an answer has arrived, for so long at most."""
-        self._arrived.wait(seconds)
+        if self._arrived.wait(seconds):
+            time.sleep(_TOGETHER_SECONDS)  # one look for all of them, whatever clients send
         self._arrived.clear()
 
     def close(self) -> None:
