@@ -195,7 +195,8 @@ def measure(folder: Path, data: dict[str, Any], rounds: int) -> dict[str, Any]:
         "coterie crop-flip": Coterie(setting(data, rounds + 2, "crop-flip"), folder / "augmented"),
     }
     seconds = take_turns(contenders, rounds)
-    environment = {**os.environ, "PYTHONPATH": str(HERE)}
+    paths = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths}
     command = [sys.executable, "-c", IDLE]
     idle = int(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
     above = max(contenders["coterie"].workers) - idle
