@@ -3,15 +3,19 @@
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from coterie.deploy.certificates import make_certificates
 from coterie.deploy.flower.client import FlowerClientLink
 from coterie.deploy.flower.server import FlowerServerLink
+from coterie.deploy.guard import Receive, Scope, Send
 from coterie.deploy.keys import make_key
 from coterie.deploy.link import Message
+from coterie.deploy.superlink import Listener
 
 DEADLINE = 60.0  # of every wait in these tests
 
@@ -63,6 +67,25 @@ class Echo:
         self._stop.set()
         self._thread.join(DEADLINE)
         self.link.close()
+
+
+async def serve_nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    """Start and stop, and serve nothing."""
+    if scope["type"] == "lifespan":
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+@contextmanager
+def expired_server(folder: Path) -> Iterator[tuple[str, Path]]:
+    """A server whose certificate has expired: its address, and its authority's certificate."""
+    then = datetime.now(UTC) - timedelta(days=10)
+    files = make_certificates(folder, ["127.0.0.1"], days=3, now=then)
+    listener = Listener(serve_nothing, "127.0.0.1", 0, files)
+    yield f"127.0.0.1:{listener.port}", files.ca
+    listener.close()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -12,9 +12,6 @@ import os
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -28,9 +25,7 @@ import fleet  # noqa: E402
 
 import flower_sites  # noqa: E402
 from coterie.deploy.certificates import make_certificates  # noqa: E402
-from coterie.deploy.guard import Receive, Scope, Send  # noqa: E402
 from coterie.deploy.keys import make_key  # noqa: E402
-from coterie.deploy.superlink import Listener  # noqa: E402
 from site_processes import LIMIT, Sites, processes, wait_for_rounds  # noqa: E402
 
 ROUNDS = 120
@@ -110,25 +105,6 @@ def submit_run(sites: Sites) -> bool:
     return refused
 
 
-@contextmanager
-def expired_server(folder: Path) -> Iterator[tuple[str, ...]]:
-    """A server whose certificate has expired; the options of a client that calls it."""
-    then = datetime.now(UTC) - timedelta(days=10)
-    files = make_certificates(folder, ["127.0.0.1"], days=3, now=then)
-    listener = Listener(nothing, "127.0.0.1", 0, files)
-    yield ("--server", f"127.0.0.1:{listener.port}", "--ca", str(files.ca))
-    listener.close()
-
-
-async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve nothing."""
-    if scope["type"] == "lifespan":
-        await receive()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await send({"type": "lifespan.shutdown.complete"})
-
-
 def try_all(sites: Sites, folder: Path, tables: dict[str, Any]) -> tuple[int, int]:
     """Let all of them try; return how many were refused, and how many tried."""
     out = sites.folder / "run"
@@ -139,7 +115,8 @@ def try_all(sites: Sites, folder: Path, tables: dict[str, Any]) -> tuple[int, in
     flower_sites.wait_for(lambda: "listening" in sites.log("server").read_text())
     (sites.town.registry / "x-removed.pub").unlink()
     wait_for_rounds(out, 1, server)
-    with expired_server(folder / "expired") as options:
+    with flower_sites.expired_server(folder / "expired") as (address, ca):
+        options = ("--server", address, "--ca", str(ca))
         pairs += [(one, send(sites, one, folder)) for one in late(sites, folder, options)]
         refused = [judge(sites, *pair) for pair in pairs] + [submit_run(sites)]
     assert server.poll() is None, "the run ended before the last of them had tried"

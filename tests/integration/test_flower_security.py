@@ -2,7 +2,6 @@
 
 import ssl
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -15,11 +14,10 @@ from coterie.core.errors import ConfigError
 from coterie.deploy.certificates import make_certificates
 from coterie.deploy.flower.client import FlowerClientLink
 from coterie.deploy.flower.server import FLEET, FlowerServerLink
-from coterie.deploy.guard import Receive, Scope, Send
 from coterie.deploy.keys import make_key
 from coterie.deploy.link import Message
 from coterie.deploy.superlink import Listener
-from flower_sites import Echo, Town, collect
+from flower_sites import Echo, Town, collect, expired_server, serve_nothing
 
 PROTOBUF = {"content-type": PROTOBUF_MEDIA_TYPE}
 THREE_CAUSES = "key is not registered there, was removed, or is in use by another client"
@@ -59,7 +57,7 @@ def test_a_client_without_tls_is_refused(server: FlowerServerLink, tmp_path: Pat
 def test_a_client_that_expects_tls_is_refused_by_a_server_without(
     town: Town, tmp_path: Path
 ) -> None:
-    listener = Listener(nothing, "127.0.0.1", 0, None)
+    listener = Listener(serve_nothing, "127.0.0.1", 0, None)
     with pytest.raises(ConfigError, match="does not speak TLS"):
         town.connect(f"127.0.0.1:{listener.port}", "good")
     listener.close()
@@ -74,12 +72,11 @@ def test_a_server_of_another_authority_is_refused(
 
 
 def test_an_expired_certificate_is_refused(town: Town, tmp_path: Path) -> None:
-    then = datetime.now(UTC) - timedelta(days=10)
-    expired = make_certificates(tmp_path, ["127.0.0.1"], days=3, now=then)
-    listener = Listener(nothing, "127.0.0.1", 0, expired)
-    with pytest.raises(ConfigError, match="has expired; its operator has to renew it"):
-        town.connect(f"127.0.0.1:{listener.port}", "good", ca=expired.ca)
-    listener.close()
+    with (
+        expired_server(tmp_path) as (address, ca),
+        pytest.raises(ConfigError, match="has expired; its operator has to renew it"),
+    ):
+        town.connect(address, "good", ca=ca)
 
 
 def test_a_certificate_for_another_host_name_is_refused(
@@ -169,12 +166,3 @@ def caller(town: Town, address: str) -> httpx.Client:
     """Make an HTTP client that holds the authority's certificate only."""
     context = ssl.create_default_context(cafile=town.tls.ca)
     return httpx.Client(transport=httpx.HTTPTransport(verify=context, local_address=address))
-
-
-async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve nothing."""
-    if scope["type"] == "lifespan":
-        await receive()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await send({"type": "lifespan.shutdown.complete"})

@@ -3,7 +3,6 @@
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from PIL import Image
 import coterie
 import pages
 from pages import ROOT, SHELL
+from site_processes import find_port
 
 LIMIT = 240.0  # seconds
 HOST = "coordinator.example"
@@ -34,12 +34,6 @@ def hospitals(tmp_path: Path) -> Path:
             pixels = random.integers(low, low + 100, (40, 40, 3), np.uint8)
             Image.fromarray(pixels).save(place / f"{number:02d}.png")
     return tmp_path
-
-
-def find_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Machines:
