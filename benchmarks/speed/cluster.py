@@ -7,14 +7,13 @@ workers with one thread each, evaluation and checkpoints off. The two take turns
 medians are compared. Ray starts a cluster of its own on this machine. Writes JSON.
 """
 
-import argparse
 import json
 import statistics
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from round import HERE, WORKERS, Coterie, choose_data, setting, take_turns
+from round import WORKERS, Coterie, choose_data, parse_arguments, setting, take_turns
 
 KINDS = ("processes", "ray")
 
@@ -38,12 +37,7 @@ def measure(folder: Path, data: dict[str, Any], rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="the folder of CIFAR-10")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--samples", type=int, default=50000, help="of random images")
-    parser.add_argument("--out", type=Path, default=HERE / "cluster.json")
-    options = parser.parse_args()
+    options = parse_arguments(__doc__, "cluster", 7)
     with TemporaryDirectory() as name:
         folder = Path(name)
         data = choose_data(folder, options.data, options.samples)

@@ -212,14 +212,19 @@ def measure(folder: Path, data: dict[str, Any], rounds: int) -> dict[str, Any]:
     }
 
 
+def parse_arguments(page: str, name: str, rounds: int) -> argparse.Namespace:
+    """Read the options that benchmarks of rounds on CIFAR-10 share."""
+    parser = argparse.ArgumentParser(description=page.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="the folder of CIFAR-10")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--samples", type=int, default=50000, help="of random images")
+    parser.add_argument("--out", type=Path, default=HERE / f"{name}.json")
+    return parser.parse_args()
+
+
 def main() -> None:
     """Measure, print, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="the folder of CIFAR-10")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--samples", type=int, default=50000, help="of random images")
-    parser.add_argument("--out", type=Path, default=HERE / "round.json")
-    options = parser.parse_args()
+    options = parse_arguments(__doc__, "round", 5)
     with TemporaryDirectory() as name:
         folder = Path(name)
         data = choose_data(folder, options.data, options.samples)

@@ -72,7 +72,8 @@ class Questions:
                     reasons[name] = f"no sign of life for {self._grace:g} s"
                 elif now - start > self._seconds:
                     reasons[name] = f"no answer within {self._seconds:g} s"
-            self._link.wait(self._poll)
+            if len(answers) + len(reasons) < len(heads):
+                self._link.wait(self._poll)
         if reasons:
             raise Unanswered(reasons)
         return {name: answers[name] for name in heads}
