@@ -1,7 +1,8 @@
 """One contender of `round.py`: Coterie in a process of its own, a round whenever it is asked.
 
 The first line of standard input is a configuration (JSON tables and a folder). Every further line
-lets one round run; it is answered with its seconds and the resident memory of the workers.
+lets one round run; it is answered with its seconds and the resident memory of the workers. A round
+in which a client's work was lost is no measurement: the process then ends with the reason.
 """
 
 import json
@@ -36,6 +37,8 @@ def main() -> None:
 
     def record(event: Event) -> None:
         if isinstance(event, RoundEvent):
+            for client, reason in {**event.lost, **event.rejected}.items():
+                sys.exit(f"round {event.round} lacks client {client}: {reason}")
             print(json.dumps({"seconds": event.seconds, "workers": workers()}), flush=True)
         if isinstance(event, StartEvent | RoundEvent) and not sys.stdin.readline():
             raise KeyboardInterrupt

@@ -1,0 +1,117 @@
+"""Bring the outcome of a recipe into this folder; what only the committed one has is kept.
+
+    python benchmarks/papers/collect.py mfcl-table2 --out runs/reproduce --scale laptop
+
+Rows and columns are run in several commands, and on several machines. Of a cell that both outcomes
+have, the one with more seeds is taken, of equals the new one. Verdicts and claims are then tested
+anew over all cells. The command is that of the new outcome. Pages and models stay where they are.
+"""
+
+import argparse
+import json
+import runpy
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from coterie.reproduce import recipe as recipes
+from coterie.reproduce.page import write_outcome
+from coterie.reproduce.plan import Study, make_study
+from coterie.reproduce.scores import CellScore, Outcome
+from coterie.reproduce.verdicts import judge
+
+HERE = Path(__file__).parent
+FINDINGS = HERE.parents[1] / "docs" / "findings.py"
+LEFT = ("report.html", "features.html", "features.npz")  # too large to be committed, and made anew
+Cells = dict[tuple[str, str], CellScore]
+
+
+def collect(new: Mapping[str, Any], old: Mapping[str, Any] | None, out: Path) -> Outcome:
+    """Merge two outcomes, as `outcome.json` has them, and judge every cell again."""
+    read_cells = runpy.run_path(str(FINDINGS))["read_cells"]
+    committed: Cells = read_cells(old) if old else {}
+    fresh: Cells = {
+        key: replace(cell, folders=tuple(str(out / folder) for folder in cell.folders))
+        for key, cell in read_cells(new).items()
+    }
+    cells = dict(committed)
+    for key, cell in fresh.items():
+        if cell.seeds and (key not in cells or cell.seeds >= cells[key].seeds):
+            cells[key] = cell
+    study = restrict(plan_again(new), cells)
+    documents = [document for document in (old, new) if document]
+    targets = {
+        column["name"]: column["target"]
+        for document in documents
+        for column in document["columns"]
+        if column["target"] is not None
+    }
+    finished = sum(cell.seeds + max(0, len(cell.grid) - 1) for cell in cells.values())
+    merged = Outcome(study, finished, finished, cells, targets)
+    judged = {
+        key: replace(
+            cell, verdict=judge(study.recipe, study.scale, cell, merged.reference(cell.column))
+        )
+        for key, cell in cells.items()
+    }
+    return replace(merged, cells=judged)
+
+
+def plan_again(outcome: Mapping[str, Any]) -> Study:
+    """Plan the study of an outcome again, with the command that it has."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("recipe")
+    parser.add_argument("--scale")
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--no-grids", action="store_true")
+    parser.add_argument("--rows", default="")
+    parser.add_argument("--columns", default="")
+    words = shlex.split(outcome["command"])[2:]
+    given = parser.parse_args([word for word in words if not word.startswith("data.root=")])
+    chosen = recipes.load(given.recipe)
+    study = make_study(chosen, given.scale, seeds=given.seeds, grids=not given.no_grids)
+    asked = {"rows": given.rows, "columns": given.columns}
+    return replace(study, asked={key: (names,) for key, names in asked.items() if names})
+
+
+def restrict(study: Study, cells: Cells) -> Study:
+    """Restrict a study to the cells that were run, in the order of its tables."""
+    kept = tuple(c for c in study.cells if (c.row.name, c.column.name) in cells)
+    kept = tuple(replace(c, seeds=cells[c.row.name, c.column.name].seeds) for c in kept)
+    return replace(
+        study,
+        cells=kept,
+        rows=tuple(row for row in study.rows if any(c.row is row for c in kept)),
+        columns=tuple(column for column in study.columns if any(c.column is column for c in kept)),
+    )
+
+
+def main() -> None:
+    """Read both outcomes, merge them, replace the committed files."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recipe")
+    parser.add_argument("--out", type=Path, default=Path("runs/reproduce"))
+    parser.add_argument("--scale", default="laptop")
+    options = parser.parse_args()
+    name = f"{options.recipe}-paper" if options.scale == "paper" else options.recipe
+    source, target = options.out / f"{options.recipe}-{options.scale}", HERE / name
+    new = json.loads((source / "outcome.json").read_text())
+    committed = target / "outcome.json"
+    old = json.loads(committed.read_text()) if committed.is_file() else None
+    outcome = collect(new, old, options.out)
+    target.mkdir(exist_ok=True)
+    with TemporaryDirectory() as folder:
+        written = write_outcome(outcome, Path(folder))
+        features = source.glob("features.*")
+        for path in [*written.iterdir(), *features]:
+            if path.name not in LEFT:
+                shutil.copyfile(path, target / path.name)
+    print(f"{target}: {len(outcome.cells)} cells, {outcome.finished} runs")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""benchmarks/papers/collect.py merges outcomes that were run in several commands."""
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PAPERS = Path(__file__).parents[3] / "benchmarks" / "papers"
+SCRIPT = PAPERS / "collect.py"
+COMMAND = "coterie reproduce moon-l2 --scale laptop --seeds 1 --no-grids"
+
+
+PRINTED = {"FedAvg": 0.663, "l2 norm": 0.658, "MOON": 0.691}
+
+
+def make_outcome(command: str, **rows: list[float]) -> dict[str, Any]:
+    """An outcome of one column, with the values of rows by seed."""
+    cells = [
+        {
+            "row": name,
+            "column": "CIFAR-10",
+            "seeds": len(values),
+            "values": values,
+            "mean": sum(values) / len(values),
+            "paper": PRINTED[name],
+        }
+        for name, values in rows.items()
+    ]
+    return {"command": command, "columns": [{"name": "CIFAR-10", "target": None, "rows": cells}]}
+
+
+def collect(new: dict[str, Any], old: dict[str, Any] | None) -> Any:
+    return runpy.run_path(str(SCRIPT))["collect"](new, old, Path("runs"))
+
+
+def test_rows_that_were_not_run_again_are_kept() -> None:
+    old = make_outcome(COMMAND, FedAvg=[0.4], **{"l2 norm": [0.3]})
+    merged = collect(make_outcome(COMMAND, FedAvg=[0.5], MOON=[0.6]), old)
+    values = {row: cell.values for (row, _), cell in merged.cells.items()}
+    assert values == {"FedAvg": [0.5], "l2 norm": [0.3], "MOON": [0.6]}
+    assert [row.name for row in merged.study.rows] == ["FedAvg", "l2 norm", "MOON"]
+    assert [column.name for column in merged.study.columns] == ["CIFAR-10"]
+
+
+def test_more_seeds_stay_before_fewer() -> None:
+    old = make_outcome(COMMAND, FedAvg=[0.4, 0.5], MOON=[0.4])
+    merged = collect(make_outcome(COMMAND, FedAvg=[0.7], MOON=[0.6]), old)
+    assert merged.cells["FedAvg", "CIFAR-10"].seeds == 2
+    assert merged.cells["MOON", "CIFAR-10"].values == [0.6]
+    assert merged.finished == 3
+
+
+def test_an_outcome_without_a_committed_one_stands_alone() -> None:
+    merged = collect(make_outcome(COMMAND, FedAvg=[0.4], MOON=[0.6]), None)
+    assert merged.cells["MOON", "CIFAR-10"].verdict.startswith("direction")
+
+
+def test_the_command_is_that_of_the_new_outcome() -> None:
+    command = f"{COMMAND} --rows 'FedAvg,MOON' --columns 'CIFAR-10'"
+    assert collect(make_outcome(command, FedAvg=[0.4]), None).study.command == command
+
+
+@pytest.mark.parametrize("path", sorted(PAPERS.glob("*/outcome.json")), ids=lambda p: p.parent.name)
+def test_committed_outcomes_can_be_merged(path: Path) -> None:
+    outcome = json.loads(path.read_text())
+    if "recipe" not in outcome or outcome["measure"] == "cost":
+        return  # not the outcome of runs of a recipe
+    merged = collect(outcome, outcome)
+    known = {row.name for row in merged.study.recipe.rows}
+    rows = {row["row"] for column in outcome["columns"] for row in column["rows"]}
+    assert {row.name for row in merged.study.rows} == rows & known
