@@ -24,10 +24,10 @@ from coterie.kit.method import FederatedEvaluator
 from coterie.reproduce.plan import Study, is_finished
 from coterie.reproduce.runs import list_trials
 from coterie.reproduce.scores import Scores
-from coterie.reproduce.timing import ALONE, Timing, measure
+from coterie.reproduce.timing import ALONE, Load, Timing, measure
 
-# Keys that do not change what a step takes: how many samples and steps there are is added up, and
-# how samples are divided among clients is not measured. Seeds and rates change numbers only.
+# Keys that do not change what a batch takes: how many samples and batches there are is added up,
+# and how samples are divided among clients is not measured. Seeds and rates change numbers only.
 _COUNTED = {
     "data": ("root", "limit", "holdout", "imbalance"),
     "local": ("epochs", "steps", "lr", "schedule", "warmup", "weight_decay", "momentum"),
@@ -106,7 +106,7 @@ def add_up(experiment: Experiment, timing: Timing) -> float:
     workers = min(config.executor.workers or exact.cores(), len(sizes))
     workers = workers if config.executor.kind != "serial" else 1
     clients, server = _add_up_tests(experiment, timing.test)
-    steps = {client: _count_steps(config, size) for client, size in sizes.items()}
+    batches = {client: _count_batches(config, size) for client, size in sizes.items()}
     for stage in experiment.parts.stages(METHOD):
         own = timing.server[stage.name]
         if stage.cohort == ALONE:
@@ -115,7 +115,7 @@ def add_up(experiment: Experiment, timing: Timing) -> float:
         server += stage.rounds * own.start
         asked = count_asked(len(sizes), stage, config.cohort.fraction) / len(sizes)
         task = timing.clients[stage.name]
-        total = sum(task(_count_seen(config, size), steps[c]) for c, size in sizes.items())
+        total = sum(task(_count_seen(config, size), batches[c]) for c, size in sizes.items())
         clients += stage.rounds * asked * total
     return clients / workers + server
 
@@ -143,11 +143,12 @@ def _add_up_tests(experiment: Experiment, sample: float) -> tuple[float, float]:
     return own, tested
 
 
-def _count_steps(config: configuration.Config, samples: int) -> int:
-    """Count the optimiser steps of a client in a round."""
+def _count_batches(config: configuration.Config, samples: int) -> int:
+    """Count the batches that a client trains on in a round."""
     local = config.local
-    batches = len(cut(samples, local.batch_size, local.drop_last))
-    return local.steps or local.epochs * -(-batches // local.accumulate)
+    if local.steps:
+        return Load.of(samples, local.steps, local).batches
+    return local.epochs * len(cut(samples, local.batch_size, local.drop_last))
 
 
 def _count_seen(config: configuration.Config, samples: int) -> int:

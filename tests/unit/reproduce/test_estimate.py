@@ -10,6 +10,7 @@ from made_recipe import tables
 import toy
 from coterie.core import exact
 from coterie.core.errors import NoReplies, RunFailed
+from coterie.core.settings import Local
 from coterie.experiment.config import Config, load
 from coterie.experiment.prepare import prepare
 from coterie.experiment.tables import parse_overrides
@@ -18,7 +19,7 @@ from coterie.reproduce import estimate as estimates
 from coterie.reproduce.estimate import add_up, describe, estimate
 from coterie.reproduce.plan import make_study
 from coterie.reproduce.recipe import parse
-from coterie.reproduce.timing import Timing, Work
+from coterie.reproduce.timing import Load, Timing, Work
 
 SMALL = ["data.limit=200", "run.rounds=3", "executor.kind=serial", "evaluate.every=0"]
 SHARED = ["method.share_representations=true", "method.sense_rounds=2", "method.sensor_width=4"]
@@ -31,17 +32,43 @@ def digits(name: str, *more: str) -> Config:
     )
 
 
-def test_three_measurements_give_start_samples_and_steps() -> None:
-    def seconds(samples: int, steps: int) -> float:
-        return 0.5 + 0.01 * samples + 0.2 * steps
+def test_three_measurements_give_start_samples_and_batches() -> None:
+    def seconds(load: Load) -> float:
+        return 0.5 + 0.01 * load.samples + 0.2 * load.batches
 
-    samples, steps = (32, 96), (2, 8)
-    measured = [seconds(32, 2), seconds(32, 8), seconds(96, 8)]
-    work = Work.through(measured, samples, steps)
-    assert (work.start, work.sample, work.step) == pytest.approx((0.5, 0.01, 0.2))
+    loads = [Load(32, 2, 2), Load(32, 8, 8), Load(96, 8, 24)]
+    work = Work.through([seconds(load) for load in loads], loads)
+    assert (work.start, work.sample, work.batch) == pytest.approx((0.5, 0.01, 0.2))
     assert work(1000, 50) == pytest.approx(20.5)
-    assert Work.through([1.0, 0.9, 0.8], samples, steps) == Work(1.0, 0.0, 0.0)  # never negative
-    assert Work.through([1.0, 4.0, 4.0], (20, 20), steps).sample == 0.0  # there are no more
+    loads = [Load(32, 2, 2), Load(32, 8, 8), Load(96, 8, 8)]
+    assert Work.through([1.0, 0.9, 0.8], loads) == Work(1.0, 0.0, 0.0)  # never negative
+    loads = [Load(20, 2, 2), Load(20, 8, 8), Load(20, 8, 8)]
+    assert Work.through([1.0, 4.0, 4.0], loads).sample == 0.0  # there are no more
+
+
+@pytest.mark.parametrize(
+    ("samples", "steps", "accumulate", "batches"),
+    [
+        (64, 5, 1, 5),
+        (64, 5, 2, 10),  # two batches a step
+        (48, 4, 2, 6),  # three batches an epoch: its second step has one
+        (16, 3, 8, 3),  # the end of an epoch ends a step
+    ],
+)
+def test_batches_of_steps_are_counted(
+    samples: int, steps: int, accumulate: int, batches: int
+) -> None:
+    assert Load.of(samples, steps, Local(batch_size=16, accumulate=accumulate)).batches == batches
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 8])
+def test_accumulating_gradients_changes_no_number_of_batches(
+    accumulate: int, tmp_path: Path
+) -> None:
+    more = ["run.rounds=1", "local.epochs=2", "local.batch_size=8", "partition.kind=iid"]
+    experiment = prepare(digits("fedavg", *more, f"local.accumulate={accumulate}"), tmp_path)
+    timing = Timing(0.0, {"train": Work(0.0, 0.0, 1.0)}, {"train": Work(0.0, 0.0)})
+    assert add_up(experiment, timing) == pytest.approx(2 * 3 * 10)  # 20 samples a client
 
 
 @pytest.mark.parametrize(
