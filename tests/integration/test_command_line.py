@@ -383,6 +383,7 @@ def test_doctor_finds_this_machine_fit(tmp_path: Path, command: Command) -> None
     assert not list(tmp_path.iterdir())
     for word in ("coterie", "python", "torch", "cpu", "cores", "GB", "cache", "writable"):
         assert word in said
+    assert re.search(r"^processor .+ cores, (bfloat16 works|no bfloat16: .+)$", said, re.MULTILINE)
     assert re.search(r"^kernel +(native, (avx512|avx2|generic)|torch: .+)$", said, re.MULTILINE)
     assert re.search(r"^executors +serial = processes, [\d.]+ s$", said, re.MULTILINE)
 

@@ -47,8 +47,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "deploy": (ROOT, "core", "data", "kit", "engine", "executors", "report", "experiment"),
     "reproduce": (ROOT, "core", "data", "kit", "engine", "report", "experiment"),
     "cli": (
-        *(ROOT, "types", "core", "native", "data", "kit", "evaluate", "engine", "report"),
-        *("experiment", "deploy", "reproduce"),
+        *(ROOT, "types", "core", "native", "nets", "data", "kit", "evaluate", "engine"),
+        *("report", "experiment", "deploy", "reproduce"),
     ),
     "__main__": ("cli",),
     ROOT: ("types", "core", "kit", "engine.record", "experiment"),

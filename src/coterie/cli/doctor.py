@@ -28,15 +28,18 @@ def doctor(debug: Debug = False) -> None:
     from coterie.core.exact import cores
     from coterie.data.datasets import default_cache
     from coterie.native.library import in_words
+    from coterie.nets.precision import find_bf16_problem
 
     devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     vectors, cache = torch.backends.cpu.get_cpu_capability(), default_cache()
+    problem = find_bf16_problem("cpu")
+    half = f"no bfloat16: {problem}" if problem else "bfloat16 works"
     lines = {
         "coterie": f"{coterie.__version__}, {Path(coterie.__file__).parent}",
         "python": f"{platform.python_version()}, {sys.executable}",
         "packages": ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES),
         "devices": ", ".join(["cpu", *devices]),
-        "processor": f"{platform.machine()}, vectors {vectors}, {cores()} cores",
+        "processor": f"{platform.machine()}, vectors {vectors}, {cores()} cores, {half}",
         "kernel": in_words(("auto",)),
         "memory": format_bytes(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
         "cache": f"{cache}, {_room(cache)}",

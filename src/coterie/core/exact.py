@@ -15,6 +15,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+INSTRUCTIONS = "ONEDNN_MAX_CPU_ISA"  # the newest instructions that torch's oneDNN may use
 
 
 @contextmanager
@@ -71,5 +72,6 @@ def environment(device: str) -> dict[str, str]:
         "threads": "1",
         "machine": platform.machine(),
         "vectors": torch.backends.cpu.get_cpu_capability(),
+        "onednn": os.environ.get(INSTRUCTIONS) or "any",
         "device": device,
     }

@@ -28,7 +28,7 @@ from coterie.kit.stages import Stage, plan_rounds, resolve
 from coterie.native.library import loaded
 from coterie.native.switch import kernels
 from coterie.nets.heads import Network
-from coterie.nets.precision import bf16
+from coterie.nets.precision import bf16, check_bf16
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,12 @@ def describe_environment(spec: Spec) -> dict[str, str]:
     if spec.net.kernel == "native":
         environment["kernels"] = loaded().variant
     return environment
+
+
+def check_arithmetic(spec: Spec) -> None:
+    """Refuse a machine that cannot compute as the spec says."""
+    if spec.net.precision == "bf16":
+        check_bf16(spec.device)
 
 
 class Parts:

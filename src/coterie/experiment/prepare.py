@@ -114,12 +114,13 @@ def check_machine(config: Config) -> None:
     if on_cluster:
         check_ray()
     device = _device("run.device", config.run.device)
+    if config.net.precision == "bf16":
+        check_bf16(device)
     for other in (device, *config.executor.devices):
         here = other if on_cluster else _device("executor.devices", other)  # nodes have their own
-        on_cpu = here.startswith("cpu")
         if config.net.precision == "bf16" and not on_cluster:
             check_bf16(here)
-        if config.net.kernel == "native" and not on_cpu:
+        if config.net.kernel == "native" and not here.startswith("cpu"):
             raise ConfigError(
                 f"net.kernel = 'native' is for CPUs, and this run computes on {other}"
             )

@@ -5,6 +5,10 @@ Weights, gradients, optimisers, statistics of BatchNorm, losses and averages sta
 does what a network hands out.
 """
 
+import functools
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -16,6 +20,23 @@ from coterie.core.errors import ConfigError
 
 _BF16: ContextVar[bool] = ContextVar("bf16", default=False)
 _IMAGES = 4  # axes of a batch of them
+_DEADLINE = 180.0  # seconds for the trial, most of which is the import of torch
+# Large enough that torch takes the instructions that it would take for a real network.
+_TRIAL = """
+import resource
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+import torch
+torch.set_num_threads(1)
+torch.randn(64, 512).bfloat16() @ torch.randn(512, 512).bfloat16()
+linear, convolution = torch.nn.Linear(512, 256), torch.nn.Conv2d(64, 64, 3, padding=1)
+x, images = torch.randn(64, 512, requires_grad=True), torch.randn(16, 64, 16, 16)
+with torch.autocast("cpu", torch.bfloat16):
+    outputs = [linear(x)]
+    for layout in (torch.contiguous_format, torch.channels_last):
+        laid_out = images.contiguous(memory_format=layout).requires_grad_()
+        outputs.append(convolution(laid_out))
+sum(output.float().square().mean() for output in outputs).backward()
+"""
 
 
 @contextmanager
@@ -46,13 +67,55 @@ def to_float32(x: Tensor) -> Tensor:
 
 
 def check_bf16(device: str) -> None:
-    """Refuse bfloat16 on a device that only emulates it."""
+    """Refuse bfloat16 on a device that only emulates it, or that dies of it."""
+    if reason := find_bf16_problem(device):
+        raise ConfigError(f"net.precision = 'bf16': {reason}")
+
+
+def find_bf16_problem(device: str) -> str:
+    """Say why a device cannot compute in bfloat16, and the remedies; empty if it can."""
     if device.startswith("cuda"):
-        if not torch.cuda.is_bf16_supported(including_emulation=False):
-            raise ConfigError(f"net.precision = 'bf16': {device} has no bfloat16; use 'fp32'")
-        return
+        has = torch.cuda.is_bf16_supported(including_emulation=False)
+        return "" if has else f"{device} has no bfloat16; use net.precision = 'fp32'"
     if not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()):
-        raise ConfigError(
-            "net.precision = 'bf16': this processor has no instructions for bfloat16 (avx512_bf16 "
-            "or amx_bf16), and to emulate them takes several times as long; use 'fp32'"
+        return (
+            "this processor has no instructions for bfloat16 (avx512_bf16 or amx_bf16), and to "
+            "emulate them takes several times as long; use net.precision = 'fp32'"
         )
+    if problem := try_bf16():
+        return (
+            f"this processor announces bfloat16, but a trial of it {problem}; use net.precision = "
+            "'fp32', or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before the start"
+        )
+    return ""
+
+
+@functools.cache
+def try_bf16() -> str:
+    """Compute in bfloat16 in another process, once; say how that failed, or nothing.
+
+    A virtual machine may announce tiles (AMX) that it has not set up. The first product then kills
+    the process, which no flag of the processor foretells.
+    """
+    try:
+        status = run_trial(_TRIAL)
+    except subprocess.TimeoutExpired:
+        return f"took longer than {_DEADLINE:.0f} s"
+    except OSError as error:
+        return f"could not be started ({error.strerror or error})"
+    if status >= 0:
+        return f"ended with exit status {status}" if status else ""
+    name = next((s.name for s in signal.Signals if s == -status), f"signal {-status}")
+    return f"was killed by {name}"
+
+
+def run_trial(program: str) -> int:
+    """Run a Python program in a child process without output; return its exit status."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=_DEADLINE,
+        check=False,
+    ).returncode

