@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import toy
+from faulty_disk import Operation, in_child, wrap_operations
 
 CHANGES: dict[str, Any] = {
     "method": {"name": "toy_methods:TwoModels"},
@@ -18,42 +19,6 @@ CHANGES: dict[str, Any] = {
     "net": {"norm": "bn", "bn_buffers": "local"},
     "partition": {"clients": 2},
 }
-_OPERATIONS = (
-    (os, "fsync"),
-    (Path, "replace"),
-    (Path, "mkdir"),
-    (Path, "unlink"),
-    (shutil, "rmtree"),
-)
-
-
-def in_child(work: Callable[[], None]) -> int:
-    """Run something in a fork of this process; how it ended."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def count_operations(before: Callable[[int], None]) -> None:
-    """From now on call `before(n)` ahead of the n-th file operation."""
-    seen = 0
-
-    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any, **options: Any) -> Any:
-            nonlocal seen
-            before(seen)
-            seen += 1
-            return function(*arguments, **options)
-
-        return counted
-
-    for owner, name in _OPERATIONS:
-        setattr(owner, name, wrap(getattr(owner, name)))
 
 
 @pytest.mark.slow
@@ -68,12 +33,13 @@ def test_killed_before_any_file_operation_a_run_resumes_to_the_same_bits(
     while True:
         folder = tmp_path / f"run-{operation}"
 
-        def die(seen: int, victim: int = operation) -> None:
+        def die(name: str, seen: int, change: Operation, victim: int = operation) -> Operation:
             if seen == victim:
                 os.kill(os.getpid(), signal.SIGKILL)
+            return change
 
-        def work(folder: Path = folder, die: Callable[[int], None] = die) -> None:
-            count_operations(die)
+        def work(folder: Path = folder, die: Callable[..., Operation] = die) -> None:
+            wrap_operations(die)
             toy.run(toy_data, folder, **CHANGES)
 
         status = in_child(work)

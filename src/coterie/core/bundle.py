@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core import files
+
 Tensors = dict[str, Tensor]
 Scalar = int | float | str | bool
 
@@ -37,8 +39,10 @@ class Blob:
     def write(cls, path: Path, rows: Iterable[np.ndarray]) -> "Blob":
         """Stream arrays of one dtype and row shape to `path`, one in memory at a time."""
         digest, count, dtype, tail = hashlib.sha256(), 0, None, ()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
+        with files.disk_errors(path):
+            files.mkdir(path.parent)
+            file = files.open_to_write(path)
+        with file:
             for part in rows:
                 part = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
                 if dtype is None:
@@ -48,7 +52,8 @@ class Blob:
                         f"rows of {dtype} {tail} expected, got {part.dtype} {part.shape[1:]}"
                     )
                 digest.update(part.data)
-                file.write(part.data)
+                with files.disk_errors(path, part.nbytes):
+                    files.write(file, part.data)
                 count += len(part)
         if dtype is None:
             raise ValueError(f"the blob at {path} has no rows")

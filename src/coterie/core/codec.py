@@ -21,10 +21,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save
 
-from coterie.core import header
+from coterie.core import files, header
 from coterie.core.bundle import Blob, Bundle, Tensors
 from coterie.core.errors import CodecError
-from coterie.core.files import disk_errors
 from coterie.core.header import MALFORMED, SEPARATOR, Header, Limits, Place
 from coterie.core.schema import DTYPES, Schema, name_of
 
@@ -188,15 +187,15 @@ def _write_checked(path: Path, data: memoryview, sha256: str, name: str) -> None
     """Write a file under its final name only if its contents have the checksum."""
     temporary = path.with_name(f"{sha256}.{os.getpid()}.tmp")
     digest = hashlib.sha256()
-    with disk_errors(path, len(data)):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with files.disk_errors(path, len(data)):
+        files.mkdir(path.parent)
         try:
-            with temporary.open("wb") as file:
+            with files.open_to_write(temporary) as file:
                 for start in range(0, len(data), _CHUNK):
                     digest.update(data[start : start + _CHUNK])
-                    file.write(data[start : start + _CHUNK])
+                    files.write(file, data[start : start + _CHUNK])
             if digest.hexdigest() != sha256:
                 raise CodecError(f"not a bundle: the blob {name!r} does not have its checksum")
-            temporary.replace(path)
+            files.rename(temporary, path)
         finally:
-            temporary.unlink(missing_ok=True)
+            files.remove_file(temporary)

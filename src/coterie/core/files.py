@@ -1,16 +1,70 @@
-"""Durable, atomic file writes: after a crash a file is complete, old or absent."""
+"""The operations that change files, and durable, atomic writes made of them.
+
+After a crash a file is complete, old or absent. The first half is the one thin layer through which
+core, data, engine and experiment change files: it is called as `files.rename(...)`, by the module's
+name, so that tests can make each operation fail.
+"""
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 from coterie.core.errors import CheckpointError
 
 RESUME = (
     "; what was committed before is intact: free some space or repair the disk, then use --resume"
 )
+
+
+def open_to_write(path: Path, mode: str = "wb") -> IO[bytes]:
+    """Open a file to write bytes: a new one, or with `ab`, `a+b` or `r+b` an existing one."""
+    file: IO[Any] = path.open(mode)
+    return file
+
+
+def write(file: IO[bytes], data: bytes | memoryview) -> None:
+    """Write all bytes and pass them to the system, so that a full disk is noticed here."""
+    file.write(data)
+    file.flush()
+
+
+def truncate(file: IO[bytes], size: int) -> None:
+    """Cut a file off after its first `size` bytes."""
+    file.truncate(size)
+
+
+def sync(descriptor: int) -> None:
+    """Wait until the disk has what was written to a file, or the entries of a folder."""
+    os.fsync(descriptor)
+
+
+def rename(old: Path, new: Path) -> None:
+    """Rename a file or folder; a file, or an empty folder, of the new name is replaced."""
+    old.replace(new)
+
+
+def link(old: Path, new: Path) -> None:
+    """Give a file a second name, if the file system has hard links."""
+    new.hardlink_to(old)
+
+
+def mkdir(path: Path, exist_ok: bool = True) -> None:
+    """Create a folder and those above it."""
+    path.mkdir(parents=True, exist_ok=exist_ok)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, if it is there."""
+    path.unlink(missing_ok=True)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder and what is in it, as far as possible."""
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
@@ -27,17 +81,16 @@ def disk_errors(path: Path, needed: int = 0, remedy: str = RESUME) -> Iterator[N
 
 def write_durably(path: Path, data: bytes) -> None:
     """Write a file and sync its contents; its directory entry is not synced yet."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    with open_to_write(path) as file:
+        write(file, data)
+        sync(file.fileno())
 
 
 def sync_folder(path: Path) -> None:
-    """Sync the directory entries of a folder to disk."""
+    """Sync the directory entries of a folder, or the contents of a file, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -45,7 +98,7 @@ def sync_folder(path: Path) -> None:
 def make_folder(path: Path) -> None:
     """Create a folder unless it exists, and sync its directory entry."""
     if not path.is_dir():
-        path.mkdir(parents=True, exist_ok=True)
+        mkdir(path)
         sync_folder(path.parent)
 
 
@@ -56,7 +109,7 @@ def replace_durably(path: Path, data: bytes, remedy: str = RESUME) -> None:
         make_folder(path.parent)
         try:
             write_durably(temporary, data)
-            temporary.replace(path)
+            rename(temporary, path)
         finally:
-            temporary.unlink(missing_ok=True)
+            remove_file(temporary)
         sync_folder(path.parent)

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from coterie.core import files
 from coterie.core.errors import DataError
 from coterie.data.datasets import default_cache, open_cached, store
 
@@ -25,14 +26,15 @@ def find_copy(path: Path, fingerprint: str) -> Path | None:
     return None
 
 
-def write_copy(files: Mapping[str, np.ndarray], fingerprint: str) -> Path:
+def write_copy(contents: Mapping[str, np.ndarray], fingerprint: str) -> Path:
     """Write a data set that was sent to this machine's cache; its fingerprint is computed anew."""
     cache = default_cache().absolute()
     try:
-        cache.mkdir(parents=True, exist_ok=True)
+        files.mkdir(cache)
         with TemporaryDirectory(dir=cache, prefix=".", ignore_cleanup_errors=True) as scratch:
-            for name, data in files.items():
-                (Path(scratch) / Path(name).name).write_bytes(data.data)
+            for name, data in contents.items():
+                with files.open_to_write(Path(scratch) / Path(name).name) as file:
+                    files.write(file, data.data)
             sent = open_cached(Path(scratch))
             copy = store(sent.name, sent, cache)
     except OSError as error:

@@ -13,7 +13,6 @@ import json
 import mmap
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coterie.core import registry
+from coterie.core import files, registry
 from coterie.core.errors import CheckpointError, ConfigError, DataError
 from coterie.core.files import replace_durably, sync_folder, write_durably
 from coterie.core.settings import Missing
@@ -165,7 +164,7 @@ def load(
             return open_cached(folder / pointer.read_text())
     if hasattr(source, "decode"):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            files.mkdir(folder)
             with TemporaryDirectory(dir=folder, prefix=".", ignore_cleanup_errors=True) as scratch:
                 raw = source.decode(root, resize, Path(scratch), **stated)
                 dataset = _cache(name, raw, folder, root)
@@ -290,7 +289,7 @@ def _parameters(source: ModuleType) -> Collection[str]:
 
 
 def _find_pointer(
-    folder: Path, name: str, how: tuple[object, ...], files: Iterable[Path]
+    folder: Path, name: str, how: tuple[object, ...], read: Iterable[Path]
 ) -> Path | None:
     """Return the path of the file that points from these files to their cache folder.
 
@@ -299,7 +298,7 @@ def _find_pointer(
     key: list[object] = [_FORMAT, name, *how]
     # Resolving a path is slow, and a hundred thousand images share a few folders.
     resolve = functools.cache(Path.resolve)
-    for file in files:
+    for file in read:
         try:
             status, parent = file.stat(), str(resolve(file.parent))
         except (OSError, ValueError):
@@ -347,10 +346,10 @@ def _cache(name: str, raw: Raw, folder: Path, origin: str) -> Dataset:
 
 def _write(path: Path, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Write a temporary folder, then rename it to `path`, so that it appears complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    files.mkdir(path.parent)
     temporary = path.parent / f".{path.name}-{uuid.uuid4().hex}"
     try:
-        temporary.mkdir()
+        files.mkdir(temporary, exist_ok=False)
         for name, values in arrays.items():
             _save(temporary / f"{name}.npy", values)
         write_durably(temporary / _META, json.dumps(meta, indent=2).encode())
@@ -358,7 +357,7 @@ def _write(path: Path, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
         _move_into_place(temporary, path)
         sync_folder(path.parent)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        files.remove_tree(temporary)
 
 
 def _save(path: Path, values: np.ndarray) -> None:
@@ -369,19 +368,20 @@ def _save(path: Path, values: np.ndarray) -> None:
         values.flush()
         # If the file system has no hard links, the file is copied.
         with contextlib.suppress(OSError):
-            path.hardlink_to(str(values.filename))
+            files.link(Path(str(values.filename)), path)
             return
-    with path.open("wb") as file:
-        np.save(file, np.ascontiguousarray(values), allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
+    plain = np.ascontiguousarray(values)
+    with files.open_to_write(path) as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(plain))
+        files.write(file, plain.data)
+        files.sync(file.fileno())
 
 
 def _move_into_place(temporary: Path, path: Path) -> None:
     """Rename to `path`, unless another process made a valid folder first; replace a damaged one."""
     for _ in range(_RACES):
         try:
-            temporary.rename(path)
+            files.rename(temporary, path)
             return
         except OSError as error:
             if error.errno not in _OCCUPIED:
@@ -392,9 +392,9 @@ def _move_into_place(temporary: Path, path: Path) -> None:
         damaged = temporary.with_name(f"{temporary.name}-damaged")
         # Another process may have moved it in between; then the next rename succeeds.
         with contextlib.suppress(FileNotFoundError):
-            path.rename(damaged)
+            files.rename(path, damaged)
         if damaged.is_dir():
-            shutil.rmtree(damaged)
+            files.remove_tree(damaged)
         else:
-            damaged.unlink(missing_ok=True)
+            files.remove_file(damaged)
     raise OSError(f"{path} is being replaced by other processes repeatedly")

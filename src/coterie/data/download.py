@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.core import registry
+from coterie.core import files, registry
 from coterie.core.errors import ConfigError, DataError
 from coterie.core.formatting import format_bytes
 from coterie.data import datasets
@@ -42,11 +42,11 @@ _CIFAR10_SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c00
 _CIFAR100_SHA256 = "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
 
 
-def _idx_files(base: str, folder: str, *files: tuple[int, str]) -> tuple[Remote, ...]:
+def _idx_files(base: str, folder: str, *pinned: tuple[int, str]) -> tuple[Remote, ...]:
     """Describe the four files of an IDX data set by their sizes and SHA-256."""
     return tuple(
         Remote(f"{base}{name}-ubyte.gz", length, sha256, folder)
-        for name, (length, sha256) in zip(idx.NAMES, files, strict=True)
+        for name, (length, sha256) in zip(idx.NAMES, pinned, strict=True)
     )
 
 
@@ -98,10 +98,10 @@ def _fetch_file(remote: Remote, target: Path, say: Callable[[str], object]) -> N
     say(f"{remote.address} ({format_bytes(remote.size)}) -> {target}")
     temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        files.mkdir(target.parent)
+        with files.open_to_write(temporary) as file:
             for chunk in _read_chunks(remote, temporary.parent):
-                file.write(chunk)
+                files.write(file, chunk)
                 if file.tell() > remote.size:  # not the right file: do not fill the disk
                     break
         digest = _hash(temporary)
@@ -110,14 +110,14 @@ def _fetch_file(remote: Remote, target: Path, say: Callable[[str], object]) -> N
                 f"{remote.address} gave {temporary.stat().st_size} of {remote.size} bytes with "
                 f"SHA-256 {digest}, not {remote.sha256}; the file was removed: try again"
             )
-        temporary.rename(target)
+        files.rename(temporary, target)
     except OSError as error:
         raise DataError(
             f"{target} cannot be written ({error.strerror or error}); give another --root"
         ) from error
     finally:
         with contextlib.suppress(OSError):
-            temporary.unlink()
+            files.remove_file(temporary)
 
 
 def _check_existing(remote: Remote, target: Path) -> None:

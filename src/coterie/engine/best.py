@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from coterie.core import files
 from coterie.core.bundle import Tensors
 from coterie.core.files import disk_errors, make_folder
 from coterie.engine.record import RoundEvent
@@ -52,7 +53,7 @@ class BestWeights:
         kept = {self._path(round).name for round in rounds}
         for path in self.folder.glob("*.safetensors"):
             if path.name not in kept:
-                path.unlink(missing_ok=True)
+                files.remove_file(path)
 
     def _path(self, round: int) -> Path:
         return self.folder / f"round_{round:06d}.safetensors"

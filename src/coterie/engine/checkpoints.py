@@ -12,14 +12,12 @@ this one.
 import contextlib
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coterie.core import codec
+from coterie.core import codec, files
 from coterie.core.bundle import Blob, Bundle, ServerState
 from coterie.core.errors import CheckpointError, CodecError
 from coterie.core.files import disk_errors, make_folder, sync_folder, write_durably
@@ -71,28 +69,28 @@ class CheckpointStore:
         final = self._path(position.round)
         self._references.pop(position.round, None)
         temporary = final.with_name(f"{final.name}.tmp")
-        files = {
+        contents = {
             _SERVER: codec.encode(server),
             _STATE: json.dumps(asdict(position), sort_keys=True).encode(),
         }
-        files[_MANIFEST] = json.dumps(
-            {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+        contents[_MANIFEST] = json.dumps(
+            {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
         ).encode()
-        with disk_errors(final, sum(map(len, files.values()))):
+        with disk_errors(final, sum(map(len, contents.values()))):
             try:
-                shutil.rmtree(temporary, ignore_errors=True)
+                files.remove_tree(temporary)
                 make_folder(self.folder)
-                temporary.mkdir()
-                for name, data in files.items():
+                files.mkdir(temporary, exist_ok=False)
+                for name, data in contents.items():
                     write_durably(temporary / name, data)
                 sync_folder(temporary)
-                shutil.rmtree(final, ignore_errors=True)
-                temporary.replace(final)
+                files.remove_tree(final)
+                files.rename(temporary, final)
                 sync_folder(self.folder)
             finally:
-                shutil.rmtree(temporary, ignore_errors=True)
+                files.remove_tree(temporary)
             for old in self.rounds()[: -self.keep]:
-                shutil.rmtree(self._path(old), ignore_errors=True)
+                files.remove_tree(self._path(old))
             self.best.prune(self._list_best())
             self.remove_unused_blobs(Bundle())
 
@@ -101,16 +99,15 @@ class CheckpointStore:
         if not server.blobs:
             return server
         with disk_errors(self.blobs):
-            self.blobs.mkdir(exist_ok=True)
+            files.mkdir(self.blobs)
         moved: dict[str, Blob] = {}
         for name, blob in server.blobs.items():
             target = self.blobs / blob.sha256
             with disk_errors(target, blob.nbytes):
                 # an existing file may have been damaged since, so a new copy always replaces it
                 if blob.path != target and (blob.path.exists() or not target.exists()):
-                    with blob.path.open("rb") as file:
-                        os.fsync(file.fileno())
-                    blob.path.replace(target)
+                    sync_folder(blob.path)
+                    files.rename(blob.path, target)
                     sync_folder(self.blobs)
             moved[name] = Blob(target, blob.dtype, blob.shape, blob.sha256)
         return Bundle(server.tensors, server.scalars, moved)
@@ -124,7 +121,7 @@ class CheckpointStore:
             with disk_errors(self.blobs):
                 for path in others:
                     if path.name not in committed:
-                        path.unlink(missing_ok=True)
+                        files.remove_file(path)
 
     def load_newest(self) -> tuple[ServerState, Position, list[str]] | None:
         """Load the newest valid checkpoint; also return the problems of newer ones.
@@ -148,7 +145,7 @@ class CheckpointStore:
         """Remove the checkpoints of later rounds, which are damaged."""
         for later in self.rounds():
             if later > round:
-                shutil.rmtree(self._path(later), ignore_errors=True)
+                files.remove_tree(self._path(later))
 
     def _read(self, round: int) -> tuple[ServerState, Position]:
         folder, metrics = self._path(round), self.run / "metrics.jsonl"

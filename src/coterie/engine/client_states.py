@@ -5,12 +5,11 @@ A version is named by the round that wrote it and the attempt of the run, as in
 that is repeated reads the same state again.
 """
 
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from coterie.core import codec
+from coterie.core import codec, files
 from coterie.core.bundle import ClientState
 from coterie.core.errors import CheckpointError, CodecError
 from coterie.core.files import replace_durably
@@ -57,18 +56,20 @@ class StateStore:
                 needed.add(older[-1].path)
         for version in versions:
             if version.path not in needed:
-                version.path.unlink(missing_ok=True)
+                with files.disk_errors(version.path):
+                    files.remove_file(version.path)
 
     def begin(self, attempt: Attempt) -> None:
         """Remove states that earlier attempts wrote for rounds that were never committed."""
         for folder in self.folder.glob("*/"):
             for version in self._versions(int(folder.name)):
                 if version.round >= attempt.first and version.attempt < attempt.number:
-                    version.path.unlink(missing_ok=True)
+                    with files.disk_errors(version.path):
+                        files.remove_file(version.path)
 
     def forget(self, client: ClientId) -> None:
         """Remove every state of a client."""
-        shutil.rmtree(self.folder / str(client), ignore_errors=True)
+        files.remove_tree(self.folder / str(client))
 
     def find_problem(self, expected: Mapping[ClientId, tuple[int, str]], last: int) -> str | None:
         """Describe what is wrong with the states that a checkpoint of round `last` needs.

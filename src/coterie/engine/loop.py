@@ -5,12 +5,12 @@ The steps of a round carry the numbers of the design page:
     1 stage   2 invite   3 drop   4-9 `engine.play`   10 evaluate   11 record   12 commit
 """
 
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from coterie.core import files
 from coterie.core.bundle import ServerState, Tensors
 from coterie.core.errors import RunFailed
 from coterie.core.formatting import counted
@@ -134,7 +134,7 @@ class Loop:
         replies, skipped = played.replies, self._is_skipped(stage, invited, played)
         server = before.server if skipped or played.server is None else played.server
         server = self.store.adopt_blobs(server)
-        shutil.rmtree(self.plan.folder / "spool", ignore_errors=True)
+        files.remove_tree(self.plan.folder / "spool")
         measured = Measured()
         if self.plan.evaluation.due(round):
             measured = self.plan.evaluation.measure(self.player, round, server, self._attempt)  # 10

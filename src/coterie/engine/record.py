@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from coterie.core import files
 from coterie.core.errors import CheckpointError
 from coterie.core.files import disk_errors
 
@@ -121,21 +121,21 @@ class MetricsFile:
 
     def truncate(self, committed: int) -> None:
         """Remove the lines of rounds that were never committed."""
-        with disk_errors(self.path), self.path.open("ab") as file:
-            file.truncate(committed)
+        with disk_errors(self.path), files.open_to_write(self.path, "ab") as file:
+            files.truncate(file, committed)
 
     def append(self, event: RoundEvent) -> None:
         """Append an event."""
-        with disk_errors(self.path), self.path.open("a") as file:
-            file.write(event.line())
+        with disk_errors(self.path), files.open_to_write(self.path, "ab") as file:
+            files.write(file, event.line().encode())
 
     def sync(self, lines: int) -> tuple[int, str]:
         """Truncate to the first lines and sync them; return their length and SHA-256."""
-        with disk_errors(self.path), self.path.open("a+b") as file:
+        with disk_errors(self.path), files.open_to_write(self.path, "a+b") as file:
             file.seek(0)
             data = b"".join(file.readlines()[:lines])
-            file.truncate(len(data))
-            os.fsync(file.fileno())
+            files.truncate(file, len(data))
+            files.sync(file.fileno())
         return len(data), hashlib.sha256(data).hexdigest()
 
 

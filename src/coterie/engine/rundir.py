@@ -5,7 +5,6 @@ import fcntl
 import hashlib
 import os
 import re
-import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import IO
 
 from safetensors.torch import save
 
+from coterie.core import files
 from coterie.core.bundle import Tensors
 from coterie.core.errors import CheckpointError, ConfigError
 from coterie.core.files import replace_durably
@@ -26,9 +26,9 @@ _READS, _PAUSE = 10, 0.05  # seconds
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a run directory by `flock`, which the kernel releases when the process dies."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        files.mkdir(folder)
         # Python opens files with close-on-exec, so that workers do not inherit the lock
-        file = (folder / _LOCK).open("a+")
+        file = files.open_to_write(folder / _LOCK, "a+b")
     except OSError as error:
         raise CheckpointError(
             f"cannot use the run directory {folder}: {error.strerror}; choose another --out"
@@ -39,19 +39,19 @@ def lock_folder(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             holder = _read_holder(file)
             raise ConfigError(f"{folder} is in use by {holder}; choose another --out") from None
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
+        with files.disk_errors(folder / _LOCK):
+            files.truncate(file, 0)
+            files.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
         yield
 
 
-def _read_holder(file: IO[str]) -> str:
+def _read_holder(file: IO[bytes]) -> str:
     """Read who holds the lock; the holder writes its name shortly after locking."""
     for _ in range(_READS):
         time.sleep(_PAUSE)
         file.seek(0)
         if name := file.read().strip():
-            return name
+            return name.decode(errors="replace")
     return "another process"
 
 
@@ -78,9 +78,10 @@ def clean(folder: Path) -> None:
     """Remove incomplete files of a killed process; needs the lock, before workers are started."""
     for pattern in ("*.tmp", "clients/*/*.tmp", "personal/*.tmp", "checkpoints/best/*.tmp"):
         for incomplete in folder.glob(pattern):
-            incomplete.unlink(missing_ok=True)
+            with files.disk_errors(incomplete):
+                files.remove_file(incomplete)
     for leftover in [folder / "spool", folder / "evaluation", *folder.glob("checkpoints/*.tmp")]:
-        shutil.rmtree(leftover, ignore_errors=True)
+        files.remove_tree(leftover)
 
 
 def has_foreign_files(folder: Path) -> bool:

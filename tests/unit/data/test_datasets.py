@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from test_data_checks import images, with_value
 
+from coterie.core import files
 from coterie.core.errors import ConfigError, DataError
 from coterie.data import checks, datasets
 from coterie.data.datasets import Dataset, Raw, load, open_cached, store
@@ -349,7 +350,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "save", full)
+    monkeypatch.setattr(files, "write", full)
     with pytest.raises(DataError, match="No space left on device"):
         store("mine", Raw(**images()), tmp_path)
     assert not list(tmp_path.iterdir())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.core import files
 from coterie.core.errors import DataError
 from coterie.data.datasets import Raw
 
@@ -129,7 +130,7 @@ def _allocate(file: Path, shape: tuple[int, ...]) -> np.ndarray:
     array = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
     # A full disk kills a process that writes to a memory map; allocating raises an error instead.
     if hasattr(os, "posix_fallocate"):
-        with file.open("r+b") as stream:
+        with files.open_to_write(file, "r+b") as stream:
             os.posix_fallocate(stream.fileno(), 0, file.stat().st_size)
     return array
 

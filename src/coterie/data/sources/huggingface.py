@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core import files as disk
 from coterie.core.errors import ConfigError, DataError
 from coterie.data import checks, labels
 from coterie.data.datasets import AnyKind, Groups, Raw
@@ -186,7 +187,7 @@ def _write_images(part: Any, column: str, rows: np.ndarray, folder: Path) -> lis
     """Write the images as files, which the decoder of images reads."""
     from datasets import Image
 
-    folder.mkdir()
+    disk.mkdir(folder, exist_ok=False)
     encoded, paths = part.cast_column(column, Image(decode=False)), []
     for row in rows.tolist():
         image = encoded[row][column]
@@ -194,7 +195,8 @@ def _write_images(part: Any, column: str, rows: np.ndarray, folder: Path) -> lis
         if image["bytes"] is None:
             path = Path(image["path"])
         else:
-            path.write_bytes(image["bytes"])
+            with disk.open_to_write(path) as file:
+                disk.write(file, image["bytes"])
         paths.append(path)
     return paths
 
