@@ -106,7 +106,8 @@ def test_bad_files_of_data(config: str, tmp_path: Path, refused: Refused) -> Non
         refused("run", config, f"data.root={path}", code=3, words=(str(path), "np.savez"))
     for missing in (str(tmp_path / "none.npz"), str(tmp_path), "~nobody-here/x.npz", "a\0b"):
         what = "is not a file" if missing == str(tmp_path) else "does not exist"
-        words = (os.path.basename(missing), what, "data.root=FILE.npz")  # noqa: PTH119
+        shown = os.path.basename(missing).replace("\0", r"\x00")  # noqa: PTH119
+        words = (shown, what, "data.root=FILE.npz")
         refused("run", config, f"data.root={missing}", code=3, words=words)
     refused("run", config, "data.root=", code=3, words=("data.root is empty",))
 

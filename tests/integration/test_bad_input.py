@@ -1,6 +1,8 @@
 """Bad configurations and bad data: one clear line, exit 2 or 3, no traceback, nothing written."""
 
+import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -156,6 +158,13 @@ FILES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "value": ("[local]\nlr = nan", ("local.lr = nan", "finite")),
     "time": ("[run]\nseed = 07:32:00", ("run.seed", "integer")),
     "giant": (f"[run]\nseed = 1{'0' * 5000}", ("config.toml is not TOML",)),
+    "brackets": (f"[run]\nseed = {'[' * 10_000}{']' * 10_000}", ("nested more than 20 levels",)),
+    "dots": (f"[net.options]\n{'a.' * 10_000}b = 1", ("nested more than 20 levels",)),
+    "long name": (f"[{'x' * 9000}]\nseed = 3", ("no table 'xxx", "xxx'; there are: run")),
+    "long key": (f"[run]\n{'x' * 9000} = 3", ("run has no key 'xxx", "xxx'; run takes: seed")),
+    "long value": (f"[local]\nlr = '{'x' * 9000}'", ("local.lr = 'xxx", "valid number")),
+    "escapes": ("[local]\nlr = '\\u001b[31m'".replace("'", '"'), (r"local.lr = '\x1b[31m'",)),
+    "huge": (f"[run]\nrounds = {10**12}", ("run.rounds = 1000000000000", "equal to 100000")),
 }
 
 COMMANDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
@@ -190,6 +199,7 @@ def refused(
         assert said.out == ""
         assert said.err.startswith("coterie: ")
         assert said.err.count("\n") == 1 and said.err.endswith("\n")
+        assert len(said.err) < 1050 and "\x1b" not in said.err
         assert "Traceback" not in said.err and "this is a bug" not in said.err
         for word in words:
             assert word in said.err
@@ -235,6 +245,22 @@ def test_a_bad_file(case: str, tmp_path: Path, refused: Refused) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     refused("run", str(path), words=words)
+
+
+def test_a_configuration_that_is_no_file_or_too_large(tmp_path: Path, refused: Refused) -> None:
+    pipe, large, bound = (tmp_path / name for name in ("pipe", "large.toml", "socket"))
+    os.mkfifo(pipe)
+    with large.open("wb") as file:
+        file.truncate(100_000_000)
+    refused("run", str(large), words=("100,000,000 bytes", "at most 1,000,000"))
+    refused("run", str(pipe), words=("no configuration", "that is a pipe"))
+    refused("run", str(tmp_path), words=("no configuration", "that is a folder"))
+    refused("run", "/dev/zero", words=("no configuration '/dev/zero': that is a device",))
+    refused("run", "c" * 300, words=("no configuration 'ccc", "too long for a path"))
+    refused("run", "/c" * 4096, words=("no configuration '/c/c", "too long for a path"))
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(bound))
+        refused("run", str(bound), words=("no configuration", "that is a socket"))
 
 
 @pytest.mark.parametrize("case", COMMANDS)

@@ -32,6 +32,7 @@ from coterie.cli import (
 from coterie.cli.options import Debug, PlainCommand
 from coterie.cli.terminal import echo
 from coterie.core.errors import CoterieError
+from coterie.core.formatting import one_line
 
 app = typer.Typer(
     name="coterie",
@@ -119,5 +120,5 @@ def _explain(error: Exception) -> int:
 
 
 def _say(text: str, code: int) -> int:
-    echo(f"coterie: {' '.join(text.split())}", err=True)
+    echo(f"coterie: {one_line(text)}", err=True)
     return code

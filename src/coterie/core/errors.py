@@ -13,11 +13,16 @@ CoterieError                 one line with the key or path, the value and the re
 
 from typing import ClassVar
 
+from coterie.core.formatting import one_line
+
 
 class CoterieError(Exception):
     """An error with a message for the user; anything else is a bug and keeps its traceback."""
 
     exit_code: ClassVar[int] = 4
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(one_line(message))
 
 
 class ConfigError(CoterieError):

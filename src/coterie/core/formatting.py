@@ -1,9 +1,12 @@
 """Text for people: counts, sizes, durations, shortened lists, tables."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 MEGABYTE = 1e6
+_QUOTED, _WORD, _LINE = 100, 300, 1000  # most characters of a value, a path, a message
 _LISTED = 8  # longer lists end with "and N more"
 
 
@@ -22,6 +25,37 @@ def list_first(items: Sequence[str]) -> str:
 def shorten(text: str, length: int) -> str:
     """Cut a text to a length, with an ellipsis at the end."""
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def shorten_middle(text: str, length: int) -> str:
+    """Cut the middle out of a text, so that its beginning and its end can be read."""
+    if len(text) <= length:
+        return text
+    head = (length - 1) * 2 // 3
+    return f"{text[:head]}…{text[head + 1 - length :]}"
+
+
+def escape_controls(text: str) -> str:
+    """Write characters that a terminal would obey, or cannot print, as escapes; lines stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c.isspace() else repr(c)[1:-1] for c in text)
+
+
+def quote(value: Any) -> str:
+    """Write a value as Python does, for a message: short, and without control characters."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deeply; a number of thousands of digits
+        text = f"<{type(value).__name__}>"
+    return shorten_middle(escape_controls(text), _QUOTED)
+
+
+def one_line(text: str) -> str:
+    """Make a message one line of bounded length, whatever it quotes."""
+    printable = escape_controls(re.sub(r"\s*[^\S ]\s*", " ", text.strip()))
+    short = re.sub(rf"\S{{{_WORD},}}", lambda word: shorten_middle(word[0], _WORD), printable)
+    return shorten_middle(short, _LINE)
 
 
 def format_bytes(count: float) -> str:

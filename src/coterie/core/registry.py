@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from coterie.core.errors import ConfigError
+from coterie.core.formatting import quote
 
 OBJECT = "object"  # instead of a module: a part that only this process has
 _PACKAGE = Path(__file__).parent.parent
@@ -34,7 +35,7 @@ def check_known(key: str, name: str, known: Iterable[str]) -> None:
     known = tuple(known)
     if name not in known:
         hint = nearest(name, known) or f"; it is one of: {', '.join(known)}"
-        raise ConfigError(f"{key} = {name!r} is not known{hint}")
+        raise ConfigError(f"{key} = {quote(name)} is not known{hint}")
 
 
 def find(folder: str, name: str, base: type[T], key: str) -> type[T]:
@@ -44,7 +45,7 @@ def find(folder: str, name: str, base: type[T], key: str) -> type[T]:
         if isinstance(own, type) and issubclass(own, base):
             return own
         article = "an" if base.__name__[0] in "AEIO" else "a"
-        raise ConfigError(f"{key} = {name!r} is not {article} {base.__name__}")
+        raise ConfigError(f"{key} = {quote(name)} is not {article} {base.__name__}")
     check_known(key, name, names(folder))
     module = import_module(f"coterie.{folder.replace('/', '.')}.{name.replace('-', '_')}")
     for value in vars(module).values():
@@ -59,11 +60,12 @@ def import_own(name: str, key: str) -> Any:
     module_name, _, attribute = name.partition(":")
     if module_name == "__main__":
         raise ConfigError(
-            f"{key} = {name!r}: workers cannot import the main script; put the class in a module"
+            f"{key} = {quote(name)}: workers cannot import the main script; put the class in "
+            "a module"
         )
     if module_name == OBJECT:
         raise ConfigError(
-            f"{key} = {name!r} was an object of a Python program: pass it again from there"
+            f"{key} = {quote(name)} was an object of a Python program: pass it again from there"
         )
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append("")  # workers take the import path over
@@ -72,7 +74,7 @@ def import_own(name: str, key: str) -> Any:
     except Exception as error:  # whatever the user's own module raises
         clear = isinstance(error, ImportError | AttributeError | TypeError | ValueError)
         reason = error if clear else f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{key} = {name!r} cannot be imported: {reason}") from error
+        raise ConfigError(f"{key} = {quote(name)} cannot be imported: {reason}") from error
 
 
 def import_name(part: Any) -> str | None:

@@ -26,8 +26,8 @@ _DIRECTED = 2  # entries of z from which on it has more than a sign
 class RunSettings:
     """The `[run]` table."""
 
-    seed: fields.Count = 0
-    rounds: fields.PositiveCount = 10  # training rounds; a method may add rounds of other kinds
+    seed: fields.Seed = 0
+    rounds: fields.Rounds = 10  # training rounds; a method may add rounds of other kinds
     device: str = "auto"  # "auto": a GPU if there is one
 
 
@@ -41,8 +41,8 @@ class DataSettings:
     augment: str | dict[str, Any] = "auto"  # a name, or { name = "package.module:Class", ... }
     holdout: fields.Share = 0.0  # share of every training class that is set aside before all else
     limit: fields.Count = 0  # size of a seeded, class-balanced subset of training samples; 0: all
-    imbalance: Annotated[float, Ge(1.0)] = 1.0  # long tail: largest class to smallest
-    resize: fields.Count = 0  # image files: resize the shorter side, crop the centre; 0: leave
+    imbalance: Annotated[float, Ge(1.0), Le(fields.MOST)] = 1.0  # largest class to smallest
+    resize: fields.Side = 0  # image files: resize the shorter side, crop the centre; 0: leave
     label: str = ""  # tables: the column of labels; empty: none
     site: str = ""  # tables: the column that says whose each row is; empty: none
     test: str = ""  # tables in one file: the file of test rows; empty: some rows are held out
@@ -58,11 +58,11 @@ class NetSettings:
     """The `[net]` table."""
 
     backbone: str = "simple-cnn"
-    projection: fields.Count = 256  # entries of z; 0: no projector
+    projection: fields.OptionalWidth = 256  # entries of z; 0: no projector
     unit_projection: bool = False  # z is divided by its length before all that sees it
     norm: NormKind = "bn"  # if the backbone has normalisation layers; simple-cnn has none
     norm_first: NormKind | Literal[""] = ""  # first two of residual networks; "": as `norm`
-    groups: fields.PositiveCount = GROUPS  # of channels in "gn" and "pn"; the fitting divisor
+    groups: fields.Width = GROUPS  # of channels in "gn" and "pn"; the fitting divisor
     peers: Peers = "views"  # of "pn" in training: an image's views, or two images of one view
     stem: Literal["cifar", "imagenet", "none"] = "cifar"  # of residual networks
     bn_buffers: Literal["average", "local"] = "average"  # "local": never sent, one set per client
@@ -86,7 +86,7 @@ class Local:
 
     epochs: fields.PositiveCount = 1
     steps: fields.Count = 0  # optimiser steps; above 0 it replaces `epochs`
-    batch_size: Annotated[int, Ge(2)] = 64
+    batch_size: fields.BatchSize = 64
     optimizer: Literal["sgd", "adam", "adamw", "lars"] = "sgd"
     lr: fields.Positive = 0.01
     momentum: fields.Decay = 0.9

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
+from coterie.core.formatting import quote
 from coterie.data.augment_affine import Affine
 from coterie.data.augment_vectors import JitterScaleCrop, MaskNoise
 from coterie.data.augment_views import RandomView, Table
@@ -185,7 +186,7 @@ def make_augment(choice: Choice) -> Augment:
     name = fields.pop("name", None)
     if not isinstance(name, str) or (fields and ":" not in name):
         raise ConfigError(
-            f"data.augment = {choice!r} must be a name, or a table with name = "
+            f"data.augment = {quote(choice)} must be a name, or a table with name = "
             "'package.module:Class' and the fields of that class"
         )
     if ":" not in name:
@@ -195,7 +196,7 @@ def make_augment(choice: Choice) -> Augment:
     missing = [slot for slot in ("draw", "__call__", "find_problem") if not hasattr(kind, slot)]
     if not isinstance(kind, type) or missing:
         raise ConfigError(
-            f"data.augment = {name!r} must be a class with draw, __call__ and find_problem"
+            f"data.augment = {quote(name)} must be a class with draw, __call__ and find_problem"
         )
     return _make(kind, name, fields)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.core.errors import ConfigError, DataError
+from coterie.core.formatting import quote
 from coterie.data import labels
 from coterie.data.labels import ClassNames
 from coterie.data.table import parse_number
@@ -76,7 +77,9 @@ def _check_names(what: str, names: Sequence[int | str]) -> None:
         try:
             str(name).encode()
         except UnicodeEncodeError:
-            raise DataError(f"the {what} {name!r} has a name that is no UTF-8; rename it") from None
+            raise DataError(
+                f"the {what} {quote(name)} has a name that is no UTF-8; rename it"
+            ) from None
 
 
 def _check_groups(part: str, groups: "Groups", samples: int) -> np.ndarray:
@@ -158,8 +161,8 @@ def _describe_text(name: str, x: np.ndarray) -> DataError:
     texts = [str(text) for text in x.reshape(-1).tolist()]
     index = next((i for i, text in enumerate(texts) if parse_number(text) is None), 0)
     return DataError(
-        f"{name}, row {_row(x, index)}: it holds the text {texts[index]!r}; give numbers, uint8 "
-        "(values 0..255) or float32, or a table with named columns"
+        f"{name}, row {_row(x, index)}: it holds the text {quote(texts[index])}; give "
+        "numbers, uint8 (values 0..255) or float32, or a table with named columns"
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.core.errors import ConfigError, DataError
-from coterie.core.formatting import list_first
+from coterie.core.formatting import list_first, quote
 from coterie.core.settings import Missing, Standardise
 from coterie.data.formats.locate import sort_names
 from coterie.data.table import Table, parse_number, write_value
@@ -116,7 +116,7 @@ def find_known_kinds(
     stated = set(categorical)
     if strange := sorted(stated - first.columns.keys()):
         have = ", ".join(first.columns)
-        raise ConfigError(f"data.categorical: {strange[0]!r} is no column; there are: {have}")
+        raise ConfigError(f"data.categorical: {quote(strange[0])} is no column; there are: {have}")
     if not first.columns:
         raise DataError(f"{first.origin} has no column of features")
     return {
@@ -141,8 +141,8 @@ def _find_kind(name: str, tables: Sequence[Table]) -> ColumnKind | None:
         for row, cell in enumerate(table.columns[name].tolist()):
             if cell is not None and parse_number(cell) is None:
                 raise DataError(
-                    f"{table.locate(row, name)}: {cell!r} is not a number, as other cells are; "
-                    f"correct it, or list the column: data.categorical=['{name}']"
+                    f"{table.locate(row, name)}: {quote(cell)} is not a number, as other "
+                    f"cells are; correct it, or list the column: data.categorical=['{name}']"
                 )
     raise AssertionError("a column of numbers alone is no column of text")
 
@@ -266,7 +266,9 @@ def read_inputs(column: TableColumn, table: Table) -> np.ndarray:
     if cells.dtype.kind != "O":
         return cells[:, np.newaxis]
     row = next(r for r, cell in enumerate(cells) if cell and parse_number(cell) is None)
-    raise DataError(f"{table.locate(row, column.name)}: {cells[row]!r} is not a number; correct it")
+    raise DataError(
+        f"{table.locate(row, column.name)}: {quote(cells[row])} is not a number; correct it"
+    )
 
 
 def _measure(
@@ -349,7 +351,7 @@ def stack_numbers(table: Table) -> np.ndarray:
         cells = table.columns[texts[0]]
         row = next(row for row, cell in enumerate(cells) if cell is not None)
         raise DataError(
-            f"{table.locate(row, texts[0])}: {cells[row]!r} is not a number; the run was trained "
-            "on arrays of numbers"
+            f"{table.locate(row, texts[0])}: {quote(cells[row])} is not a number; the run was "
+            "trained on arrays of numbers"
         )
     return np.column_stack(list(table.columns.values())).astype(np.float32)

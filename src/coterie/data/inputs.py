@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.errors import DataError
+from coterie.core.formatting import quote
 from coterie.data.formats import images, locate, npz, tables
 from coterie.data.formats.tree import NONE
 from coterie.data.table import Table
@@ -161,8 +162,8 @@ def _parse_rows(path: Path, stream: Iterator[str]) -> Iterator[list[float]]:
         for column, text, number in zip(header, cells, numbers, strict=True):
             if number is None:
                 raise DataError(
-                    f"{where}: column {column.strip()!r} has {text!r}, which is no finite number; "
-                    "correct it or leave the column out"
+                    f"{where}: column {quote(column.strip())} has {quote(text)}, which is no "
+                    "finite number; correct it or leave the column out"
                 )
         yield [number for number in numbers if number is not None]
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.errors import DataError
+from coterie.core.formatting import quote
 from coterie.data.formats.locate import sort_names
 
 MISSING = -1
@@ -98,7 +99,7 @@ def _clean_objects(given: np.ndarray, where: Locate) -> np.ndarray:
         elif isinstance(value, int | float | np.number) and _is_whole(value):
             entries.append(int(value))
         else:
-            raise DataError(f"{where(row)}: the label is {value!r}; {_REGRESSION}")
+            raise DataError(f"{where(row)}: the label is {quote(value)}; {_REGRESSION}")
     texts = [isinstance(entry, str) for entry in entries if entry is not None]
     if any(texts) and not all(texts):
         row = next(r for r, entry in enumerate(entries) if isinstance(entry, int))
@@ -181,6 +182,6 @@ def number(labels: np.ndarray, names: ClassNames, name: str = "the labels") -> n
 def _unknown(labels: np.ndarray, row: int, names: ClassNames, name: str) -> DataError:
     shown = ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
     return DataError(
-        f"{name}, row {row}: the label is {labels[row].item()!r}, and the classes of the training "
-        f"data are: {shown or 'none'}; give training samples of that class or drop it"
+        f"{name}, row {row}: the label is {quote(labels[row].item())}, and the classes of the "
+        f"training data are: {shown or 'none'}; give training samples of that class or drop it"
     )

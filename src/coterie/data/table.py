@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.errors import DataError
+from coterie.core.formatting import quote
 from coterie.core.settings import Missing, Standardise
 from coterie.data.formats.locate import sort_names
 
@@ -56,15 +57,15 @@ class Table:
         """Split a column off, which the argument or key `key` named; return it and the rest."""
         if column not in self.columns:
             have = ", ".join(self.columns)
-            raise DataError(f"{self.origin}: {key}={column!r} is no column; it has: {have}")
+            raise DataError(f"{self.origin}: {key}={quote(column)} is no column; it has: {have}")
         rest = {name: values for name, values in self.columns.items() if name != column}
         return self.columns[column], replace(self, columns=rest)
 
     def locate(self, row: int, column: str) -> str:
         """Name a cell as errors do."""
         owner = write_value(self.owners[row]) if len(self.owners) else None
-        origin = self.origin if owner is None else f"site {owner!r}"
-        return f"{origin}, row {self.rows[row]}, column {column!r}"
+        origin = self.origin if owner is None else f"site {quote(owner)}"
+        return f"{origin}, row {self.rows[row]}, column {quote(column)}"
 
     def name(self, origin: str) -> "Table":
         """Copy the table under another name."""
@@ -92,7 +93,7 @@ def read_frame(frame: Any, origin: str, site: str = "") -> Table:
     """
     names = list(map(str, frame.columns))
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DataError(f"{origin}: the data frame has two columns {twice!r}; rename one")
+        raise DataError(f"{origin}: the data frame has two columns {quote(twice)}; rename one")
     columns = {
         name: np.asarray(frame[column].to_numpy())
         for name, column in zip(names, frame.columns, strict=True)
@@ -176,8 +177,8 @@ def _read_cell(table: Table, row: int, column: str, cell: Any) -> str | None:
         return str(int(cell))
     if np.ndim(cell) != 0 or isinstance(cell, bytes | dict | set):
         raise DataError(
-            f"{table.locate(row, column)}: {cell!r} is neither a number nor a text; give one value "
-            "a cell"
+            f"{table.locate(row, column)}: {quote(cell)} is neither a number nor a text; give "
+            "one value a cell"
         )
     if isinstance(cell, float | np.floating):
         return None if math.isnan(cell) else repr(float(cell))

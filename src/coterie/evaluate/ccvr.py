@@ -42,7 +42,7 @@ class CCVR(HeadEvaluator):
 
     rounds = 2  # moments, then tests
 
-    virtual: fields.PositiveCount = 200  # features drawn of every class
+    virtual: fields.Width = 200  # features drawn of every class
     key: str = "ccvr"
 
     def stages(self, rounds: int) -> tuple[kit.Stage, ...]:

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from coterie import kit
 from coterie.evaluate.shared.federated import HEAD, SCORES, HeadEvaluator, score_head
 from coterie.evaluate.shared.head import fresh_head, train_head
-from coterie.kit import Answer, Bundle, ClientContext, State
+from coterie.kit import Answer, Bundle, ClientContext, State, fields
 
 
 @final
@@ -33,7 +33,7 @@ from coterie.kit import Answer, Bundle, ClientContext, State
 class FederatedProbe(HeadEvaluator):
     """One classifier for all clients."""
 
-    rounds: Annotated[int, Ge(2)] = 21  # the last one tests, the others train
+    rounds: Annotated[int, Ge(2), Le(fields.MOST_ROUNDS)] = 21  # the last tests, the others train
     own_models: bool = False  # a field here, a constant in the base
     key: str = "federated_probe"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from coterie.core import registry, settings
 from coterie.core.errors import ConfigError
+from coterie.core.formatting import quote
 from coterie.data.augment import make_augment
 from coterie.data.partition import load_class
 from coterie.data.skew import Skewed
@@ -112,8 +113,9 @@ class Config:
             later = {key: value for key, value in _LATER.get(name, {}).items() if key in table}
             saved = {**later, **written.get(name, {})}
             for key in (*table, *saved) if name not in _UNHASHED else ():
-                if saved.get(key) != table.get(key):
-                    return f"{name}.{key} is {saved.get(key)!r} there and {table.get(key)!r} here"
+                there, here = saved.get(key), table.get(key)
+                if there != here:
+                    return f"{name}.{key} is {quote(there)} there and {quote(here)} here"
         return None
 
 
@@ -230,7 +232,7 @@ def _choose(table: str, asked: Request, objects: dict[str, Any]) -> tuple[Any, d
     """
     key, base, over = own.MAIN[table], asked.base(table), asked.changes.tables.get(table, {})
     choice = over.get(key, base.get(key, DEFAULT_CHOICE[table]))
-    what = f"{table}.{key} = {choice!r}"
+    what = f"{table}.{key} = {quote(choice)}"
     if not isinstance(choice, str):
         raise ConfigError(f"{what} must be a name")
     part = objects.get(table)

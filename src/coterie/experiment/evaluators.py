@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
+from coterie.core.formatting import quote
 from coterie.core.settings import EvaluateSettings
 from coterie.evaluate import ALIASES
 from coterie.experiment import own
@@ -76,7 +77,7 @@ def read_entries(table: Mapping[str, Any]) -> tuple[list[EvaluatorEntry], dict[s
         for entry in read:
             if (first := entries.setdefault(entry.key, entry)) is not entry:
                 raise ConfigError(
-                    f"{entry.origin} = {entry.key!r} is named twice (also in {first.origin})"
+                    f"{entry.origin} = {quote(entry.key)} is named twice (also in {first.origin})"
                     f"{entry.remedy()}"
                 )
     return list(entries.values()), keys
@@ -114,15 +115,17 @@ def _read(origin: str, entry: Any) -> EvaluatorEntry:
     if not isinstance(entry, Mapping):
         example = '{ name = "knn", k = 5 }'
         raise ConfigError(
-            f"{origin} = [{entry!r}]: an entry is a string or a table, e.g. {example}"
+            f"{origin} = [{quote(entry)}]: an entry is a string or a table, e.g. {example}"
         )
     name, key = entry.get("name"), entry.get("as", "")
     if not isinstance(name, str):
-        raise ConfigError(f"{origin} = [{dict(entry)!r}]: an entry needs a name, e.g. name = 'knn'")
+        raise ConfigError(
+            f"{origin} = [{quote(dict(entry))}]: an entry needs a name, e.g. name = 'knn'"
+        )
     if "as" in entry and not (isinstance(key, str) and _KEY.fullmatch(key)):
         raise ConfigError(
-            f"{origin}: as = {key!r} of {name!r} must be a word of letters, digits, '_', '-' and "
-            "'.', other than 'method'"
+            f"{origin}: as = {quote(key)} of {quote(name)} must be a word of letters, digits, "
+            "'_', '-' and '.', other than 'method'"
         )
     return EvaluatorEntry(origin, name, _without_name(entry))
 
@@ -138,7 +141,7 @@ def _make(entry: EvaluatorEntry) -> Any:
         registry.check_known(entry.origin, entry.name, names())
     if kind is None:
         kind = registry.find("evaluate", alias.get("name", entry.name), object, entry.origin)
-    what = f"{entry.origin} = {entry.name!r}"
+    what = f"{entry.origin} = {quote(entry.name)}"
     if not issubclass(kind, Evaluator | FederatedEvaluator):
         raise ConfigError(f"{what} is not an evaluator")
     if not is_dataclass(kind):

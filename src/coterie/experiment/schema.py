@@ -15,9 +15,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
+from coterie.core.formatting import quote
 
 Spelling = Mapping[str, str]  # the key of a field, where the two differ
 AS_FIELDS: Spelling = MappingProxyType({})
+_TOO_LARGE = 2**63
 _make_adapter = functools.cache(TypeAdapter[Any])  # making one takes far longer than using it
 
 
@@ -37,8 +39,8 @@ def validate(
     known = {spelling.get(f.name, f.name): f.name for f in fields(kind)}
     for key, value in given.items():
         check_keys(table, owner, known, [key], main)
-        if not _is_finite(value):
-            raise ConfigError(f"{table}.{key} = {value} is not a finite number")
+        if problem := _find_problem(value):
+            raise ConfigError(f"{table}.{key} = {quote(value)} {problem}")
     try:
         text = json.dumps({known[key]: value for key, value in given.items()}, default=str)
         return _make_adapter(kind).validate_json(text, strict=True)
@@ -47,7 +49,7 @@ def validate(
         field = str(first["loc"][0]) if first["loc"] else ""
         key = spelling.get(field, field)
         message = first["msg"].removeprefix("Value error, ")
-        where = f"{table}.{key} = {given.get(key)!r}" if key else table
+        where = f"{table}.{key} = {quote(given.get(key))}" if key else table
         raise ConfigError(f"{where}: {message[0].lower()}{message[1:]}") from error
 
 
@@ -64,7 +66,7 @@ def check_keys(
         if key not in known:
             hint = registry.nearest(key, [*known, *main])
             takes = f"; {owner} takes: {', '.join(known) or 'no key'}"
-            raise ConfigError(f"{table} has no key {key!r}{hint}{takes}".replace("?;", "?"))
+            raise ConfigError(f"{table} has no key {quote(key)}{hint}{takes}".replace("?;", "?"))
 
 
 def write_fields(part: Any, spelling: Spelling = AS_FIELDS) -> dict[str, Any]:
@@ -77,11 +79,12 @@ def to_lists(value: Any) -> Any:
     return [to_lists(item) for item in value] if isinstance(value, tuple | list) else value
 
 
-def _is_finite(value: Any) -> bool:
-    """Whether a value has no NaN, no infinity and no number too large for a float."""
+def _find_problem(value: Any) -> str | None:
+    """Say what is wrong with a number that no field takes: NaN, infinity, more than 64 bits."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
     if isinstance(value, list | tuple):
-        return all(map(_is_finite, value))
-    try:
-        return not isinstance(value, int | float) or math.isfinite(value)
-    except OverflowError:
-        return False
+        return next(filter(None, map(_find_problem, value)), None)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "is not a finite number"
+    return "is too large" if isinstance(value, int) and abs(value) >= _TOO_LARGE else None

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from coterie.core import registry, settings
+from coterie.core import paths, registry, settings
 from coterie.core.errors import ConfigError
-from coterie.core.formatting import list_first
+from coterie.core.formatting import list_first, quote
 from coterie.experiment import own
 from coterie.experiment.evaluators import read_entries
 from coterie.experiment.part_keys import (
@@ -48,6 +48,7 @@ PLAIN: dict[str, Any] = {
 SPELLING = {"evaluators": "with"}
 _OF_METHOD = ("method", "objective", "server")  # tables that a comparison takes from a method
 _REFERENCE = "fedavg"
+_LARGEST, _DEEPEST = 1_000_000, 20  # bytes and levels of a configuration
 _SHORT = {"rounds": "run", "seed": "run", "device": "run"}
 
 
@@ -66,7 +67,7 @@ class Changes:
         before, known = self._given.setdefault(name, (origin, value))
         if known is not value and known != value:
             raise ConfigError(
-                f"{name} is given twice: {before} = {known!r} and {origin} = {value!r}"
+                f"{name} is given twice: {before} = {quote(known)} and {origin} = {quote(value)}"
             )
         slot = own.SLOTS.get(name)
         if slot == "sensor" and not callable(value):
@@ -74,7 +75,7 @@ class Changes:
         if slot is not None and not isinstance(value, str | Mapping):
             if not callable(value):
                 raise ConfigError(
-                    f"{name} = {value!r} must be a name, a class, a function or an object"
+                    f"{name} = {quote(value)} must be a name, a class, a function or an object"
                 )
             part = self._describe(slot, value)
             value = {"name": part.name, **part.values} if part.values else part.name
@@ -125,7 +126,9 @@ def arrange(changes: Iterable[tuple[str, Any]]) -> Changes:
             arranged.replace(name, value)
         else:
             example = f"{name}.{own.MAIN.get(name, 'key')}"
-            raise ConfigError(f"{name} = {value!r} must be a table or a key like {example!r}")
+            raise ConfigError(
+                f"{name} = {quote(value)} must be a table or a key like {quote(example)}"
+            )
     return arranged
 
 
@@ -136,7 +139,9 @@ def parse_overrides(arguments: Iterable[str]) -> Tables:
         name, equals, value = argument.partition("=")
         name = name.strip()
         if not equals or not all(name.split(".", 1)):
-            raise ConfigError(f"{argument!r} is not of the form table.key=value, e.g. run.seed=3")
+            raise ConfigError(
+                f"{quote(argument)} is not of the form table.key=value, e.g. run.seed=3"
+            )
         pairs.append((name, _parse(value.strip())))
     return arrange(pairs).tables
 
@@ -173,7 +178,7 @@ def request(source: Source, changes: Mapping[str, Any], saved: Path | None = Non
         written = arrange(source.items())
         arranged.objects = {**written.objects, **arranged.objects}
         asked = Request(written.tables, arranged)
-    elif source is None and saved is not None and saved.is_file():
+    elif source is None and saved is not None and paths.is_file(saved):
         asked = Request(read(saved), arranged, saved.parent.name)
     else:
         path = _locate(str(source or DEFAULT))
@@ -255,12 +260,37 @@ def _data_name(base: Tables, overrides: Tables) -> str:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file."""
+    if problem := paths.find_problem(path):
+        raise ConfigError(f"{path} {problem}; give a TOML file")
     try:
-        return tomllib.loads(path.read_text())
+        with path.open("rb") as file:
+            data = file.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
+            raise ConfigError(
+                f"{path} has {path.stat().st_size:,} bytes, and a configuration has at most "
+                f"{_LARGEST:,}: it is another file"
+            )
+        return _parse_toml(data.decode())
     except ValueError as error:  # no TOML, no UTF-8, a number of thousands of digits
         raise ConfigError(f"{path} is not TOML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML; what is nested deeper than any configuration is a `ValueError`."""
+    too_deep = f"it is nested more than {_DEEPEST} levels deep"
+    try:
+        parsed = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(too_deep) from None
+    level: list[Any] = [parsed]
+    for _ in range(_DEEPEST):
+        below = (v.values() if isinstance(v, dict) else v for v in level)
+        level = [v for values in below for v in values if isinstance(v, dict | list)]
+    if level:
+        raise ValueError(too_deep)
+    return parsed
 
 
 def read(path: Path) -> Tables:
@@ -279,17 +309,19 @@ def check_table(name: str) -> None:
         return
     for table, kind in PLAIN.items():
         if name in {SPELLING.get(f.name, f.name) for f in fields(kind)}:
-            raise ConfigError(f"there is no table {name!r}; did you mean {table}.{name}?")
+            raise ConfigError(f"there is no table {quote(name)}; did you mean {table}.{name}?")
     hint = registry.nearest(name, (*TABLES, *_SHORT)) or f"; there are: {', '.join(TABLES)}"
-    raise ConfigError(f"there is no table {name!r}{hint}")
+    raise ConfigError(f"there is no table {quote(name)}{hint}")
 
 
 def _locate(name: str) -> Path:
-    if Path(name).is_file():
+    problem = paths.find_problem(Path(name))
+    if problem is None:
         return Path(name)
     path = CONFIGS / f"{name}.toml"
-    if not path.is_file():
-        raise ConfigError(f"there is no configuration {name!r}{_suggest(name)}")
+    if not paths.is_file(path):
+        reason = "" if problem == paths.ABSENT else f": that {problem}"
+        raise ConfigError(f"there is no configuration {quote(name)}{reason}{_suggest(name)}")
     return path
 
 
@@ -313,6 +345,6 @@ def _suggest_by_part(name: str, known: Iterable[str]) -> str:
 
 def _parse(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except ValueError:  # no TOML, or a number of thousands of digits
+        return _parse_toml(f"value = {text}")["value"]
+    except ValueError:  # no TOML, nested too deeply, or a number of thousands of digits
         return text

@@ -36,11 +36,10 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, final, get_args
+from typing import Any, ClassVar, Literal, final, get_args
 
 import numpy as np
 import torch
-from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -73,20 +72,20 @@ class MFCL(Method):
     share_labels: bool = False  # labels are sent with the representations
     joint: Reads = "no"  # what a joint classifier reads
     sensor: str = "code"  # or "table5", or "package.module:Class"
-    sensor_width: fields.PositiveCount = 64  # channels of a representation
+    sensor_width: fields.Width = 64  # channels of a representation
     sensor_norm: kit.NormKind = "pn"
-    sensor_groups: fields.PositiveCount = 16  # of channels in "pn" and "gn"
+    sensor_groups: fields.Width = 16  # of channels in "pn" and "gn"
     sensor_options: dict[str, Any] = field(default_factory=dict)  # arguments of one's own sensor
     peer_variance: Variance = "pooled"
     upload_peers: Literal["none", "images", "views"] = "none"
     loss: Reconstruction = "bce"
-    sense_rounds: fields.PositiveCount = 15
+    sense_rounds: fields.Rounds = 15
     refresh: Literal["once", "epoch"] = "once"
-    views_cached: fields.PositiveCount = 1  # pairs of every image under `once`
+    views_cached: fields.Width = 1  # pairs of every image under `once`
     precision: Literal["fp16", "fp32"] = "fp16"
     drop: fields.Share = 0.0  # delta
     quorum: fields.PositiveCount = 1  # Q
-    server_batch: Annotated[int, Ge(2)] = 320  # pairs
+    server_batch: fields.BatchSize = 320  # pairs
     server_optimizer: Literal["lars", "sgd", "adam"] = "lars"
     server_lr: fields.Positive = 1.5  # for a batch of 256
     server_momentum: fields.Decay = 0.9

@@ -57,9 +57,9 @@ def consistency(t: Tensor, o: Tensor, centroids: Tensor, temperature: float) -> 
 class Orchestra(Method):
     """Local learning towards clusters that all clients share. Takes no labels."""
 
-    clusters: fields.PositiveCount = 128  # of the federation, at most
-    local_clusters: fields.PositiveCount = 16  # of a client's memory
-    memory: fields.PositiveCount = 128  # representations that a client keeps
+    clusters: fields.Width = 128  # of the federation, at most
+    local_clusters: fields.Width = 16  # of a client's memory
+    memory: fields.Width = 128  # representations that a client keeps
     temperature: fields.Positive = 0.1  # T
     ema: fields.Decay = 0.996  # m of the target
     sinkhorn_lambda: fields.Positive = 25.0

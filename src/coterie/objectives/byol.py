@@ -22,7 +22,7 @@ class BYOL(Objective):
 
     momentum: fields.Decay = 0.99  # m of the target
     target: Literal["local", "reset", "aggregate"] = "local"
-    hidden: fields.PositiveCount = 1024  # width inside projector and predictor
+    hidden: fields.Width = 1024  # width inside projector and predictor
 
     views = ("train", "train")
     warning = self_supervised.warn_of_collapse

@@ -34,7 +34,7 @@ def turn(images: Tensor, quarters: Tensor) -> Tensor:
 class Rotation(Objective):
     """Prediction of the rotation of an image. Takes no labels."""
 
-    hidden: fields.Count = 0  # width inside the projector; 0: the backbone's
+    hidden: fields.OptionalWidth = 0  # width inside the projector; 0: the backbone's
 
     warning = self_supervised.warn_of_collapse
 

@@ -19,8 +19,8 @@ class SimCLR(Objective):
     """Contrast of two views against the rest of the batch. Takes no labels."""
 
     tau: fields.Positive = 0.5
-    hidden: fields.Count = 0  # width inside the projector; 0: the backbone's
-    layers: fields.PositiveCount = 2  # of the projector
+    hidden: fields.OptionalWidth = 0  # width inside the projector; 0: the backbone's
+    layers: fields.Depth = 2  # of the projector
 
     views = ("train", "train")
     warning = self_supervised.warn_of_collapse

@@ -19,8 +19,8 @@ from coterie.kit import Backbone, Batch, Loss, Network, Objective, fields, mlp_h
 class SimSiam(Objective):
     """Two views, a predictor and a stop-gradient. Takes no labels."""
 
-    hidden: fields.PositiveCount = 2048  # width inside the projector
-    bottleneck: fields.PositiveCount = 512  # width inside the predictor
+    hidden: fields.Width = 2048  # width inside the projector
+    bottleneck: fields.Width = 512  # width inside the predictor
 
     views = ("train", "train")
     warning = self_supervised.warn_of_collapse

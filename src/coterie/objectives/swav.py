@@ -26,11 +26,11 @@ _WEIGHT = "prototypes.weight"
 class SwAV(Objective):
     """Swapped prediction of cluster assignments. Takes no labels."""
 
-    prototypes: fields.PositiveCount = 512
+    prototypes: fields.Width = 512
     temperature: fields.Positive = 0.1
     epsilon: fields.Positive = 0.05  # of Sinkhorn's algorithm
     iterations: fields.PositiveCount = 3
-    hidden: fields.Count = 0  # width inside the projector; 0: the backbone's
+    hidden: fields.OptionalWidth = 0  # width inside the projector; 0: the backbone's
 
     views = ("train", "train")
     warning = self_supervised.warn_of_collapse

@@ -2,7 +2,15 @@
 
 import pytest
 
-from coterie.core.formatting import TextTable, align_columns, format_bytes
+from coterie.core.errors import CoterieError, NoReplies
+from coterie.core.formatting import (
+    TextTable,
+    align_columns,
+    escape_controls,
+    format_bytes,
+    one_line,
+    quote,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,3 +40,41 @@ def test_a_table_is_text_or_markdown() -> None:
     table = TextTable("title", ["", "a|b"], [["row", "1"]])
     assert table.to_text() == "     a|b\nrow  1"
     assert table.to_markdown() == "|  | a\\|b |\n|---|---|\n| row | 1 |"
+
+
+def test_a_quoted_value_is_short_and_keeps_its_beginning_and_its_end() -> None:
+    said = quote("begin" + "x" * 5000 + "end")
+    assert said.startswith("'beginxx") and said.endswith("xxend'") and "…" in said
+    assert len(said) == 100
+    assert quote("as it is") == "'as it is'"
+
+
+def test_a_quoted_value_obeys_no_terminal() -> None:
+    assert quote("a\x1b[31m\n\0b\u202e") == r"'a\x1b[31m\n\x00b\u202e'"
+
+
+def test_a_value_that_cannot_be_written_is_called_by_its_type() -> None:
+    nested: list[object] = []
+    for _ in range(10_000):
+        nested = [nested]
+    assert quote(nested) == "<list>"
+    assert quote(10**5000) == "<int>"
+
+
+def test_controls_are_escaped_and_lines_stay() -> None:
+    assert (
+        escape_controls("one\ntwo\x1b]0;title\x07 \udcff") == "one\ntwo\\x1b]0;title\\x07 \\udcff"
+    )
+    assert escape_controls("Zürich 東京") == "Zürich 東京"
+
+
+def test_a_message_is_one_line_with_the_beginning_and_the_end_of_what_it_quotes() -> None:
+    said = one_line(f"/data/{'d' * 4000}/x.npz\ndoes not  exist; give one")
+    assert said.startswith("/data/ddd") and said.endswith("d/x.npz does not  exist; give one")
+    assert len(said) < 400 and "\n" not in said
+    assert len(one_line("many words " * 1000)) == 1000
+
+
+def test_every_error_of_ours_is_one_line() -> None:
+    assert str(CoterieError("a\nb\x1b[2J")) == "a b\\x1b[2J"
+    assert str(NoReplies()) == ""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coterie.core.errors import ConfigError, DataError
+from coterie.core.formatting import quote
 from coterie.data.table import Table, make_table, parse_number
 
 ENDINGS = (".csv", ".parquet")
@@ -66,7 +67,7 @@ def _check_header(path: Path, header: list[str]) -> None:
                 "an index"
             )
         if name in header[:position]:
-            raise DataError(f"{path}:1 has two columns {name!r}; rename one")
+            raise DataError(f"{path}:1 has two columns {quote(name)}; rename one")
 
 
 def _read_parquet(path: Path, origin: str, site: str) -> Table:
@@ -85,6 +86,6 @@ def _read_parquet(path: Path, origin: str, site: str) -> Table:
     if not stored.num_rows:
         raise DataError(f"{path} has no rows; add samples")
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DataError(f"{path} has two columns {twice!r}; rename one")
+        raise DataError(f"{path} has two columns {quote(twice)}; rename one")
     columns = {name: stored.column(name).to_pylist() for name in names}
     return make_table(columns, range(stored.num_rows), origin or str(path), site)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.core.errors import DataError
+from coterie.core.formatting import quote
 from coterie.data.checks import NOBODY
 from coterie.data.datasets import Groups, Raw
 from coterie.data.formats import images, locate
@@ -114,7 +115,8 @@ def _read(listing: Path, folder: Path, known: dict[str, Path]) -> list[_Row]:
             for column in needed:
                 if column not in columns:
                     raise DataError(
-                        f"{listing} has no column {column!r} (it has: {', '.join(columns)}); add it"
+                        f"{listing} has no column {quote(column)} (it has: "
+                        f"{', '.join(columns)}); add it"
                     )
             for row in reader:
                 values = {column: (row[column] or "").strip() for column in needed}
@@ -137,7 +139,7 @@ def _make_row(
     image = values[_IMAGE]
     path = known.get(image) or known.get(Path(image).stem)
     if path is None:
-        raise DataError(f"{origin}: {folder} has no image {image!r}; add it or remove the row")
+        raise DataError(f"{origin}: {folder} has no image {quote(image)}; add it or remove the row")
     return _Row(values.get(_USER, ""), label, path)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from coterie.core.errors import ConfigError, DataError
+from coterie.core.formatting import quote
 from coterie.data.datasets import Raw
 from coterie.data.formats import locate, tables
 from coterie.data.sources.sites import join_sites
@@ -31,13 +32,13 @@ def read(root: str, table: TableOptions) -> Raw:
         return _read_file(path, table)
     if table.test:
         raise ConfigError(
-            f"data.test = {table.test!r} is for one file with the rows of all sites, and {path} is "
-            "a folder; put SITE_test.csv there for each site"
+            f"data.test = {quote(table.test)} is for one file with the rows of all sites, and "
+            f"{path} is a folder; put SITE_test.csv there for each site"
         )
     if table.site:
         raise ConfigError(
-            f"data.site = {table.site!r} is for one file with the rows of all sites, and {path} is "
-            "a folder with a file for each; leave it out"
+            f"data.site = {quote(table.site)} is for one file with the rows of all sites, and "
+            f"{path} is a folder with a file for each; leave it out"
         )
     return _encode(_read_folder(path, table), table)
 
@@ -74,7 +75,7 @@ def _read_tests(options: TableOptions) -> LabelledTable | None:
         return None
     path = locate.expand_path(options.test)
     if not path.is_file() or path.suffix.lower() not in tables.ENDINGS:
-        raise DataError(f"data.test = {options.test!r} is no file .csv or .parquet; give one")
+        raise DataError(f"data.test = {quote(options.test)} is no file .csv or .parquet; give one")
     return label_rows(tables.read(path, site=options.site), options.label)
 
 
