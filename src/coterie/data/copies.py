@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.core import files
 from coterie.core.errors import DataError
-from coterie.data.datasets import default_cache, open_cached, store
+from coterie.data.datasets import default_cache, open_cached, open_verified, store
 
 
 def read_files(path: Path) -> dict[str, np.ndarray]:
@@ -21,7 +21,7 @@ def find_copy(path: Path, fingerprint: str) -> Path | None:
     """Find a data set that another machine has at `path`: there, or in this machine's cache."""
     for folder in (path, default_cache().absolute() / path.name):
         with suppress(DataError):  # it is not there, or damaged: it is sent then
-            if open_cached(folder).fingerprint == fingerprint:
+            if open_verified(folder).fingerprint == fingerprint:
                 return folder
     return None
 

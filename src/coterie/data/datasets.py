@@ -1,20 +1,17 @@
 """Data sets: read by a source, checked, decoded once into a cache and memory-mapped from there.
 
-Worker processes map the files that the main process has checked (`open_cached`), so that all of
+Worker processes map the files that the main process has verified (`open_cached`), so that all of
 them share one copy in memory.
 """
 
 import contextlib
-import errno
 import functools
 import hashlib
 import inspect
 import json
-import mmap
 import os
 import re
-import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -26,21 +23,19 @@ import numpy as np
 
 from coterie.core import files, registry
 from coterie.core.errors import CheckpointError, ConfigError, DataError
-from coterie.core.files import replace_durably, sync_folder, write_durably
+from coterie.core.files import replace_durably
 from coterie.core.settings import Missing
-from coterie.data import checks
+from coterie.data import cache_folder, checks
+from coterie.data.boot_record import hash_files, hash_once
+from coterie.data.cache_folder import Damaged
 from coterie.data.formats.locate import expand_path
 from coterie.data.labels import ClassNames
 from coterie.data.table import TableOptions
 
 _FORMAT = 1
 _SHORT = 16
-_RACES = 5  # attempts where other processes write the same data set
-_META = "meta.json"
 _OF_TABLES = ("columns", "notes")
 _NO_TABLE = TableOptions()
-_OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
-
 
 Kind = Literal["image", "signal", "table"]
 AnyKind = Literal["auto", "image", "signal", "table"]  # `data.kind`
@@ -146,7 +141,7 @@ def load(
     A source module has `read(root) -> Raw`, or `decode(root, resize, scratch) -> Raw` for image
     files, whose arrays may be memory-mapped from the folder `scratch`. Both may also take the
     `kind` of data that the user stated, or the options of a `table`. If it reads files it also has
-    `files(root)`: their paths, sizes and times are the key of the decoded copy.
+    `files(root)`: their paths and contents are the key of the decoded copy.
     """
     source = _import_source(name)
     checks.check_resize(name, resize, hasattr(source, "decode"))
@@ -160,8 +155,8 @@ def load(
         pointer = _find_pointer(folder, name, (resize, *how), read)
     if pointer:
         # If the pointer is missing, or its folder is damaged, the data are only decoded again.
-        with contextlib.suppress(OSError, ValueError, DataError):
-            return open_cached(folder / pointer.read_text())
+        with contextlib.suppress(OSError, ValueError, Damaged):
+            return open_verified(folder / pointer.read_text())
     if hasattr(source, "decode"):
         try:
             files.mkdir(folder)
@@ -189,11 +184,20 @@ def store(name: str, raw: Raw, cache: Path | None = None, what: str = "") -> Dat
     return _cache(name, raw, (cache or default_cache()).absolute(), what or name)
 
 
+def open_verified(path: Path) -> Dataset:
+    """Memory-map a data set whose every byte is as it was written; `Damaged` if it is not."""
+    cache_folder.verify(path)
+    return open_cached(path)
+
+
 def open_cached(path: Path) -> Dataset:
-    """Memory-map a data set from its cache folder; the error names a damaged file."""
+    """Memory-map a data set from its cache folder; the error names a damaged file.
+
+    Shapes and dtypes are checked, the contents are not: this process, or the one that started it,
+    has used `open_verified` before.
+    """
+    meta, arrays = cache_folder.map_folder(path)
     try:
-        meta = json.loads((path / _META).read_bytes())
-        arrays = {name: _map(path / f"{name}.npy", kind) for name, kind in meta["arrays"].items()}
         groups = None
         if "groups" in meta:
             train, test = (arrays.pop(name) for name in checks.GROUP_ARRAYS)
@@ -205,25 +209,8 @@ def open_cached(path: Path) -> Dataset:
         return Dataset(
             **(plain | arrays), path=path, mean=mean, std=std, groups=groups, class_names=named
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _damaged(path / _META, error) from error
-
-
-def _map(file: Path, described: Mapping[str, Any]) -> np.ndarray:
-    """Map one array read-only, as a plain array: indexing a `memmap` is several times slower."""
-    try:
-        array = np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
-        raise _damaged(file, error) from error
-    if list(array.shape) != described["shape"] or array.dtype.name != described["dtype"]:
-        raise _damaged(file, f"it has {array.dtype} {array.shape}, unlike {_META}")
-    return array
-
-
-def _damaged(file: Path, reason: object) -> DataError:
-    return DataError(
-        f"{file}: the data cache is damaged ({reason}); delete {file.parent} and load it again"
-    )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise cache_folder.damaged(path / cache_folder.META, error) from error
 
 
 def _list_files(source: ModuleType, root: str) -> tuple[Path, ...]:
@@ -289,26 +276,32 @@ def _parameters(source: ModuleType) -> Collection[str]:
 
 
 def _find_pointer(
-    folder: Path, name: str, how: tuple[object, ...], read: Iterable[Path]
+    folder: Path, name: str, how: tuple[object, ...], read: Sequence[Path]
 ) -> Path | None:
     """Return the path of the file that points from these files to their cache folder.
 
-    It is None if one of the files cannot be accessed.
+    It is None if one of the files cannot be read.
     """
-    key: list[object] = [_FORMAT, name, *how]
     # Resolving a path is slow, and a hundred thousand images share a few folders.
     resolve = functools.cache(Path.resolve)
-    for file in read:
-        try:
-            status, parent = file.stat(), str(resolve(file.parent))
-        except (OSError, ValueError):
-            return None
-        key.append([parent, file.name, status.st_size, status.st_mtime_ns])
-    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    return folder / f"{name}-{digest[:_SHORT]}.index"
+    try:
+        places = [[str(resolve(file.parent)), file.name] for file in read]
+        record = folder / f"{name}-{_shorten([_FORMAT, name, places])}.sources"
+        contents = hash_once(record, read, lambda: hash_files(read))
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and (why := cache_folder.explain_handles(error)):
+            raise DataError(f"{error.filename} cannot be opened: {why}") from error
+        return None
+    return folder / f"{name}-{_shorten([_FORMAT, name, *how, places, contents])}.index"
+
+
+def _shorten(key: list[object]) -> str:
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:_SHORT]
 
 
 def _unwritable(folder: Path, error: OSError) -> DataError:
+    if why := cache_folder.explain_handles(error):
+        return DataError(f"the data cache {folder} cannot be written: {why}")
     return DataError(
         f"the data cache {folder} cannot be written ({error.strerror or error}); "
         "set COTERIE_CACHE to a folder that can"
@@ -329,72 +322,19 @@ def _cache(name: str, raw: Raw, folder: Path, origin: str) -> Dataset:
         array: {"shape": list(values.shape), "dtype": values.dtype.name}
         for array, values in arrays.items()
     }
-    digest = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
-    for values in arrays.values():
-        digest.update(np.ascontiguousarray(values).data)
-    fingerprint = digest.hexdigest()
-    path = folder / f"{name}-{fingerprint[:_SHORT]}"
-    for _ in range(_RACES):
-        with contextlib.suppress(DataError):
-            return open_cached(path)
+    fingerprint = cache_folder.hash_contents(meta, arrays)
+    path = folder / cache_folder.name_folder(name, fingerprint)
+    notes: tuple[str, ...] = ()
+    for _ in range(cache_folder.RACES):
+        there = path.is_dir()
         try:
-            _write(path, {**meta, "name": name, "fingerprint": fingerprint}, arrays)
+            dataset = open_verified(path)
+            return replace(dataset, notes=(*dataset.notes, *notes))
+        except Damaged:
+            if there:
+                notes = (f"the data cache {path} was damaged; it was written again",)
+        try:
+            cache_folder.write(path, {**meta, "name": name, "fingerprint": fingerprint}, arrays)
         except OSError as error:
             raise _unwritable(folder, error) from error
-    return open_cached(path)
-
-
-def _write(path: Path, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a temporary folder, then rename it to `path`, so that it appears complete."""
-    files.mkdir(path.parent)
-    temporary = path.parent / f".{path.name}-{uuid.uuid4().hex}"
-    try:
-        files.mkdir(temporary, exist_ok=False)
-        for name, values in arrays.items():
-            _save(temporary / f"{name}.npy", values)
-        write_durably(temporary / _META, json.dumps(meta, indent=2).encode())
-        sync_folder(temporary)
-        _move_into_place(temporary, path)
-        sync_folder(path.parent)
-    finally:
-        files.remove_tree(temporary)
-
-
-def _save(path: Path, values: np.ndarray) -> None:
-    """Write one array; an array that is mapped from a scratch file is hard-linked instead."""
-    # Only a whole memmap, not a view of one, has the mmap object itself as its base.
-    base: object = values.base
-    if isinstance(values, np.memmap) and isinstance(base, mmap.mmap):
-        values.flush()
-        # If the file system has no hard links, the file is copied.
-        with contextlib.suppress(OSError):
-            files.link(Path(str(values.filename)), path)
-            return
-    plain = np.ascontiguousarray(values)
-    with files.open_to_write(path) as file:
-        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(plain))
-        files.write(file, plain.data)
-        files.sync(file.fileno())
-
-
-def _move_into_place(temporary: Path, path: Path) -> None:
-    """Rename to `path`, unless another process made a valid folder first; replace a damaged one."""
-    for _ in range(_RACES):
-        try:
-            files.rename(temporary, path)
-            return
-        except OSError as error:
-            if error.errno not in _OCCUPIED:
-                raise
-        with contextlib.suppress(DataError):
-            open_cached(path)
-            return
-        damaged = temporary.with_name(f"{temporary.name}-damaged")
-        # Another process may have moved it in between; then the next rename succeeds.
-        with contextlib.suppress(FileNotFoundError):
-            files.rename(path, damaged)
-        if damaged.is_dir():
-            files.remove_tree(damaged)
-        else:
-            files.remove_file(damaged)
-    raise OSError(f"{path} is being replaced by other processes repeatedly")
+    return open_verified(path)

@@ -16,7 +16,7 @@ from test_data_checks import images, with_value
 
 from coterie.core import files
 from coterie.core.errors import ConfigError, DataError
-from coterie.data import checks, datasets
+from coterie.data import cache_folder, checks, datasets
 from coterie.data.datasets import Dataset, Raw, load, open_cached, store
 from coterie.data.sources import arrays as arrays_source
 
@@ -326,15 +326,15 @@ def test_a_race_has_one_winner_and_no_loser(damaged: bool, tmp_path: Path) -> No
 def test_the_loser_of_a_race_uses_the_folder_that_came_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sync = datasets.sync_folder
+    sync = cache_folder.sync_folder
 
     def overtaken(folder: Path) -> None:
-        monkeypatch.setattr(datasets, "sync_folder", sync)
+        monkeypatch.setattr(cache_folder, "sync_folder", sync)
         store("mine", Raw(**images()), tmp_path)
         (winner,) = tmp_path.glob("mine-*")
         (winner / "first").touch()
 
-    monkeypatch.setattr(datasets, "sync_folder", overtaken)
+    monkeypatch.setattr(cache_folder, "sync_folder", overtaken)
     assert (store("mine", Raw(**images()), tmp_path).path / "first").exists()
     assert len(list(tmp_path.iterdir())) == 1
 

@@ -101,6 +101,8 @@ def test_tiny_imagenet(tmp_path: Path) -> None:
         assert dataset.y_train.tolist() == [0, 0, 0, 1, 1, 1]
         assert dataset.y_test.tolist() == [0, 1]
         assert np.array_equal(dataset.x_test[1].transpose(1, 2, 0), one)
+    notes.write_text("val_0.png\tn02\t0\t0\t1\t1\nval_1.png\tn02\t0\t0\t1\t1\n")
+    assert load("folder", str(root), tmp_path / "cache").y_test.tolist() == [1, 1]
     notes.write_text("val_9.png\tn02\n")
     with pytest.raises(DataError, match=r"val_9\.png is missing"):
         load("folder", str(root), tmp_path / "cache")

@@ -26,10 +26,11 @@ class Tree:
 
     train: ByClass
     test: ByClass
+    listings: tuple[Path, ...] = ()  # files that say of which class an image is
 
     def paths(self) -> Iterator[Path]:
-        """List all images."""
-        return chain(*self.train.values(), *self.test.values())
+        """List all files that the data are read from."""
+        return chain(self.listings, *self.train.values(), *self.test.values())
 
 
 def read(root: Path) -> Tree:
@@ -115,12 +116,14 @@ def _split(whole: ByClass) -> Tree:
         parts.append({name: [] for name in by_label if name in whole})
         for row in rows:
             parts[-1][by_label[files.labels[row]]].append(files.paths[row])
-    return Tree(*parts)
+    train, test = parts
+    return Tree(train, test)
 
 
 def _read_tiny_imagenet(folder: Path) -> Tree:
     """Read Tiny-ImageNet; its validation images, labelled in a file, are the test set."""
-    names = (folder / "wnids.txt").read_text().split()
+    listing = folder / "wnids.txt"
+    names = listing.read_text().split()
     train = _list_classes(folder / "train")
     annotations = folder / "val" / _ANNOTATIONS
     test: dict[str, list[Path]] = {name: [] for name in names}
@@ -134,4 +137,5 @@ def _read_tiny_imagenet(folder: Path) -> Tree:
         if not path.is_file():
             raise DataError(f"{path} is missing, and {annotations} names it; unpack {_TINY} again")
         test[name].append(path)
-    return Tree({name: train[name] for name in names if name in train}, test)
+    numbered = {name: train[name] for name in names if name in train}
+    return Tree(numbered, test, (listing, annotations))

@@ -8,7 +8,7 @@ from coterie.data.formats import images, locate, tree
 
 
 def files(root: str) -> tuple[Path, ...]:
-    """List all images."""
+    """List all images, and files that say of which class they are."""
     return tuple(tree.read(locate.require_own("folder", root)).paths())
 
 
