@@ -263,6 +263,22 @@ def test_a_configuration_that_is_no_file_or_too_large(tmp_path: Path, refused: R
         refused("run", str(bound), words=("no configuration", "that is a socket"))
 
 
+OUT = {
+    "name": ("o" * 300, "too long for a path"),
+    "path": ("/o" * 2000, "too long for a path"),
+    "no text": (os.fsdecode(b"a\xffb"), r"'a\udcffb' has a path that is no UTF-8"),
+    "device": ("/dev/null", "/dev/null is a device"),
+    "below a file": ("/dev/null/run", "/dev/null is a device"),
+}
+
+
+@pytest.mark.parametrize("case", OUT)
+def test_a_run_directory_that_cannot_be(case: str, config: str, refused: Refused) -> None:
+    path, problem = OUT[case]
+    for more in ((), ("--dry-run",), ("--resume",)):
+        refused("run", config, "--out", path, *more, words=("the run directory '", problem))
+
+
 @pytest.mark.parametrize("case", COMMANDS)
 def test_a_bad_command(case: str, refused: Refused) -> None:
     arguments, words = COMMANDS[case]

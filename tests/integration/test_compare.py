@@ -63,7 +63,7 @@ def test_a_rate_for_steps_without_momentum_is_not_taken_with_momentum() -> None:
 def test_a_run_that_fails_is_a_row_and_an_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = ["run.rounds=9", "local.lr=1e30", "--out", str(tmp_path)]
+    more = ["run.rounds=9", "local.lr=1e9", "--out", str(tmp_path)]
     words = ["compare", "fedavg", *SMALL[1:], *more]
     assert call(*words) == 4
     said = capsys.readouterr()
@@ -110,6 +110,8 @@ def test_an_axis_without_values_is_refused(word: str) -> None:
         (["compare", "fedavg", "--config", "digits/none"], "there is no configuration"),
         (["sweep", "local.lr=1"], "name a configuration first"),
         (["sweep", "digits/fedavg"], "no key to sweep"),
+        (["sweep", "digits/fedavg", *(f"{k}=1,2" for k in "abcdefghijklmn")], "has 16,384 runs"),
+        (["compare", "fedavg", "--seeds", "1000000000"], "'--seeds'"),
     ],
 )
 def test_bad_words_are_one_line(

@@ -183,7 +183,7 @@ def test_an_interrupt_loses_nothing_and_can_be_resumed(
 def test_a_run_that_fails_leaves_its_reason_and_does_not_stop_the_others(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bad = 'config = "fedprox"\nset = { "local.lr" = 1e30 }'
+    bad = 'config = "fedprox"\nset = { "local.lr" = 1e9 }'
     tiny.write_text(tiny.read_text().replace('config = "fedprox"', bad))
     assert call(str(tiny), "--scale", "smoke", "--out", "out") == 4
     said = capsys.readouterr()

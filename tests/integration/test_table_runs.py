@@ -179,6 +179,8 @@ def test_a_heart_run_says_what_it_does_with_missing_values(
     run_commands("predict", str(out), str(stored), "--out", str(tmp_path / "p.csv"))
     printed = capsys.readouterr().out
     assert "filled in with the mean: trestbps 56, " in printed and "200 samples" in printed
+    named = [line.partition(",")[0] for line in (tmp_path / "p.csv").read_text().splitlines()]
+    assert named == ["sample", *map(str, range(2, 202))]  # rows, as messages count them
 
 
 def test_clients_that_are_no_sites_cannot_standardise_by_site(tmp_path: Path) -> None:

@@ -183,6 +183,7 @@ def test_embeddings_are_written_as_a_table_or_an_array(
 def test_a_csv_file_of_numbers_is_predicted(toy_run: Path, command: Command) -> None:
     Path("x.csv").write_text("a,b,c,d,e,f\n1,2,3,4,5,6\n")
     assert command("predict", toy_run, "x.csv") == "1 sample -> predictions.csv\n"
+    assert rows(Path("predictions.csv"))[1][0] == "2"  # the header is row 1, as in messages
 
 
 def test_exports_have_a_place_of_their_own(

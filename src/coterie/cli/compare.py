@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,8 @@ _DIGITS = 12  # of a rate: 0.05 * 3 is 0.15, not 0.15000000000000002
 _FINAL = ("client_accuracy_mean", "client_accuracy_worst_decile")  # metrics of the last round
 _SECONDS = "seconds a round"
 _SETTING = "digits/fedavg"
+_MOST = 10_000  # runs of one table
+_LONGEST = 150  # characters of a folder's name, before the hash
 
 
 def complete_method(context: typer.Context, incomplete: str) -> list[str]:
@@ -44,7 +47,7 @@ _METHODS = typer.Argument(
 _SHARED = typer.Option(
     metavar="CONFIG", help="The setting they share.", autocompletion=complete_config
 )
-_SEEDS = typer.Option(min=1, metavar="N", help="Runs per method, from run.seed on.")
+_SEEDS = typer.Option(min=1, max=_MOST, metavar="N", help="Runs per method, from run.seed on.")
 _GRID = typer.Argument(
     metavar="CONFIG KEY=V1,V2...", help="A setting and its grid.", autocompletion=complete_config
 )
@@ -99,6 +102,10 @@ def sweep(
     axes = [parse_axis(argument) for argument in arguments[1:]]
     if not axes:
         raise ConfigError("no key to sweep was given; e.g. local.lr=0.01,0.1")
+    if (points := math.prod(map(len, axes))) > _MOST:
+        raise ConfigError(
+            f"the grid has {points:,} runs, and a sweep at most {_MOST:,}: thin it out"
+        )
     grid = [(changes, parse_overrides(changes)) for changes in itertools.product(*axes)]
     asked = [(changes, request(arguments[0], overrides)) for changes, overrides in grid]
 
@@ -146,7 +153,7 @@ def make_trial(row: str, name: str, config: "Config", out: Path) -> "Trial":
     """Make a run of the table; another configuration has another folder."""
     from coterie.reproduce.runs import Trial
 
-    stem = re.sub(r"[^A-Za-z0-9.=-]+", "-", name)
+    stem = re.sub(r"[^A-Za-z0-9.=-]+", "-", name)[:_LONGEST]
     return Trial(name, config, out / f"{stem}-{config.hash()[:_SHORT]}", row)
 
 

@@ -10,6 +10,7 @@ from coterie.cli.options import Changes, Debug, PlainCommand
 from coterie.cli.run import closing, split_arguments
 from coterie.cli.terminal import echo
 from coterie.core.errors import ConfigError, Interrupted
+from coterie.core.fields import MOST
 
 if TYPE_CHECKING:
     from coterie.deploy.certificates import Certificates
@@ -21,12 +22,15 @@ app = typer.Typer(
 )
 _PORT = 9092
 _DATABASE = "superlink.db"
+_MOST_DAYS = 36_500
 
 _OUT = typer.Option(metavar="DIR", help="Run directory; default: runs/METHOD-sites-TIME.")
 _RESUME = typer.Option("--resume", help="Resume the run in --out.")
 _INEXACT = typer.Option("--allow-inexact", help="Resume although results may differ.")
 _HOST = typer.Option(metavar="NAME", help="The address to listen on.")
-_PORT_HELP = typer.Option(metavar="NUMBER", help="The port to listen on; 0: any.")
+_PORT_HELP = typer.Option(
+    min=0, max=65_535, metavar="NUMBER", help="The port to listen on; 0: any."
+)
 _CERTIFICATES = typer.Option(
     metavar="DIR", help="Folder with ca.pem, server.pem and server.key (coterie deploy certs)."
 )
@@ -78,8 +82,8 @@ def serve(
     if insecure and clients < 1:
         raise ConfigError("--insecure has no registered sites: say how many to wait for: --clients")
     for option, value in (("--wait", wait), ("--grace", grace)):
-        if value <= 0:
-            raise ConfigError(f"{option} {value:g} must be above 0 seconds")
+        if not 0 < value <= MOST:  # nor NaN
+            raise ConfigError(f"{option} {value:g} must be above 0 seconds, and at most {MOST:,}")
 
     from coterie.experiment.tables import parse_overrides, request
 
@@ -91,11 +95,13 @@ def serve(
     from coterie.deploy.gather import Patience
     from coterie.deploy.handshake import make_common
     from coterie.experiment.config import resolve_request
+    from coterie.experiment.prepare import check_folder
     from coterie.experiment.run import default_folder, describe_start
     from coterie.report.progress import Display
 
     config = resolve_request(asked)
     folder = out or default_folder(make_common(config))
+    check_folder(folder)
     database = folder.parent / f".{folder.name}-{_DATABASE}"
     tls = _find_certificates(certificates)
     link = FlowerServerLink(
@@ -176,8 +182,8 @@ def make_certs(
     debug: Debug = False,
 ) -> None:
     """Make an authority (ca.pem) and a certificate for the names of a server."""
-    if days < 1:
-        raise ConfigError(f"--days {days} must be 1 or more")
+    if not 1 <= days <= _MOST_DAYS:
+        raise ConfigError(f"--days {days} must be from 1 to {_MOST_DAYS:,}")
     _require_extra()
     from coterie.deploy.certificates import make_certificates
 

@@ -43,7 +43,7 @@ def partition(
     from coterie.experiment.config import resolve_request
     from coterie.experiment.prepare import prepare
 
-    experiment = prepare(resolve_request(asked), Path("runs"))
+    experiment = prepare(resolve_request(asked), Path())
     summary = experiment.summary()
     if out is not None:  # first, since a reader such as `head` may stop early
         replace_durably(out, page(experiment, summary).encode(), remedy="")

@@ -39,7 +39,9 @@ _SCALE = typer.Option(
 _OUT = typer.Option(
     metavar="DIR", help="Where runs and outcomes are kept; nothing there is run again."
 )
-_SEEDS = typer.Option(min=1, metavar="N", help="Runs per row, instead of the recipe's numbers.")
+_SEEDS = typer.Option(
+    min=1, max=10_000, metavar="N", help="Runs per row, instead of the recipe's numbers."
+)
 _COLUMNS = typer.Option(metavar="NAMES", help="Run these columns alone, e.g. 'one,another'.")
 _ROWS = typer.Option(metavar="NAMES", help="Run these rows alone, and the reference.")
 _NO_GRIDS = typer.Option("--no-grids", help="Tune nothing: every row has its own setting.")

@@ -52,7 +52,7 @@ def run(
 
     config = resolve_request(asked)
     if dry_run:
-        describe(config)
+        describe(config, out or Path("runs"))
         return
     if quiet:
         typer.echo(runner.execute(config, out, resume, allow_inexact).folder)
@@ -117,14 +117,14 @@ def budgets(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
     return rows
 
 
-def describe(config: "Config") -> None:
+def describe(config: "Config", folder: Path) -> None:
     """Print the resolved configuration, the clients and the cost of a round."""
     from coterie.core.bundle import Bundle
     from coterie.core.task import METHOD
     from coterie.experiment.prepare import prepare
     from coterie.kit.stages import plan_rounds
 
-    experiment = prepare(config, Path("runs"))
+    experiment = prepare(config, folder)
     parts, nets = experiment.parts, experiment.parts.nets(METHOD)
     weights = Bundle({"model": nets.weights()})
     sizes = sorted(experiment.partition.sizes().values())

@@ -5,6 +5,7 @@ Every message is one line with the array, the row, the value and the remedy.
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from unicodedata import category
 
 import numpy as np
 
@@ -23,6 +24,7 @@ GROUP_ARRAYS = ("group_train", "group_test")
 CHANNELS = (1, 3, 4)
 
 _PIXEL_MAX = 255
+_CONTROLS, _SURROGATE = {"Cc", "Zl", "Zp"}, "Cs"  # kinds of characters in Unicode
 _VECTOR_AXES, _SIGNAL_AXES, _IMAGE_AXES = 2, 3, 4
 
 
@@ -72,14 +74,15 @@ def check_resize(name: str, resize: int, images: bool) -> None:
 
 
 def _check_names(what: str, names: Sequence[int | str]) -> None:
-    """Check that names can be written to files: a folder's may have bytes that are no text."""
-    for name in names:
-        try:
-            str(name).encode()
-        except UnicodeEncodeError:
+    """Check that names can be written to files and shown: a folder's may have any bytes."""
+    for name in map(str, names):
+        kinds = set(map(category, name))
+        if kinds & _CONTROLS:
             raise DataError(
-                f"the {what} {quote(name)} has a name that is no UTF-8; rename it"
-            ) from None
+                f"the {what} {quote(name)} has a name with control characters; rename it"
+            )
+        if _SURROGATE in kinds:
+            raise DataError(f"the {what} {quote(name)} has a name that is no UTF-8; rename it")
 
 
 def _check_groups(part: str, groups: "Groups", samples: int) -> np.ndarray:

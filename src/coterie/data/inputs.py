@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core import paths
 from coterie.core.errors import DataError
 from coterie.core.formatting import quote
 from coterie.data.formats import images, locate, npz, tables
@@ -43,7 +44,7 @@ class Inputs:
 
     x: Any  # an array, or a table
     y: np.ndarray | None
-    names: tuple[str, ...]  # the file's path below the folder, or the row, counted from 0
+    names: tuple[str, ...]  # the file's path below the folder, or the row as errors call it
 
 
 def read_path(
@@ -67,8 +68,8 @@ def read_path(
             endings = ", ".join(images.ENDINGS)
             raise DataError(f"{path} contains no image ({endings}); give {_KINDS}")
         return _read_images(path, files, (resize, channels, size), classes)
-    if not path.is_file():
-        raise DataError(f"{path} does not exist; give {_KINDS}")
+    if problem := paths.find_problem(path):
+        raise DataError(f"{path} {problem}; give {_KINDS}")
     ending = path.suffix.lower()
     if ending in images.ENDINGS:
         return _read_images(path.parent, [path], (resize, channels, size), classes)
@@ -78,8 +79,8 @@ def read_path(
     if ending == ".npy":
         return _check_arrays(path, npz.read_single(path), None)
     if ending == ".csv":
-        x = read_numbers(path)
-        return Inputs(x, None, _number(len(x)))
+        x, lines = read_numbers(path)
+        return Inputs(x, None, tuple(map(str, lines)))
     raise DataError(f"{path} is of no known kind; give {_KINDS}")
 
 
@@ -91,9 +92,10 @@ def is_table(path: str | PathLike[str]) -> bool:
 def read_table(path: str | PathLike[str], origin: str = "") -> Table:
     """Read a file with named columns; errors about its cells begin with `origin`, or the path."""
     expanded = locate.expand_path(str(path))
-    if not expanded.exists():
-        raise DataError(f"{expanded} does not exist; give a file .csv or .parquet")
-    if not expanded.is_file() or not is_table(expanded):
+    problem = paths.find_problem(expanded)
+    if problem not in (None, paths.FOLDER):
+        raise DataError(f"{expanded} {problem}; give a file .csv or .parquet")
+    if problem or not is_table(expanded):
         raise DataError(f"{expanded} is no table; give a file .csv or .parquet")
     return tables.read(expanded, origin)
 
@@ -133,8 +135,9 @@ def _number(count: int) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
 
 
-def read_numbers(path: Path) -> np.ndarray:
-    """Read the numbers of a CSV file below its header, as float32 (N, F)."""
+def read_numbers(path: Path) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Read the numbers of a CSV file below its header, as float32 (N, F), and their lines."""
+    locate.check_file(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             rows = list(_parse_rows(path, stream))
@@ -142,10 +145,11 @@ def read_numbers(path: Path) -> np.ndarray:
         raise DataError(f"{path} cannot be read ({error}); write it as UTF-8 CSV") from error
     if not rows:
         raise DataError(f"{path} has no row below its header; add samples")
-    return np.array(rows, np.float32)
+    lines, numbers = zip(*rows, strict=True)
+    return np.array(numbers, np.float32), lines
 
 
-def _parse_rows(path: Path, stream: Iterator[str]) -> Iterator[list[float]]:
+def _parse_rows(path: Path, stream: Iterator[str]) -> Iterator[tuple[int, list[float]]]:
     reader = csv.reader(stream, skipinitialspace=True)
     header = next(reader, [])
     if header and all(_parse_number(text) is not None for text in header):
@@ -165,7 +169,7 @@ def _parse_rows(path: Path, stream: Iterator[str]) -> Iterator[list[float]]:
                     f"{where}: column {quote(column.strip())} has {quote(text)}, which is no "
                     "finite number; correct it or leave the column out"
                 )
-        yield [number for number in numbers if number is not None]
+        yield reader.line_num, [number for number in numbers if number is not None]
 
 
 def _parse_number(text: str) -> float | None:

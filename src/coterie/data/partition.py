@@ -53,7 +53,8 @@ class Partition:
         """Name the file of a client's model: by its name if that is usable, else by its number."""
         name = self.names[self.clients.index(client)]
         folded = [other.casefold() for other in self.names]  # some file systems ignore case
-        usable = Path(name).name == name and name.isprintable() and len(name.encode()) <= _LONGEST
+        shown = bool(name) and name.isprintable() and not name.startswith(".")  # nor hidden
+        usable = shown and Path(name).name == name and len(name.encode()) <= _LONGEST
         if usable and folded.count(name.casefold()) == 1:
             return f"{name}.safetensors"
         number = f"client-{client}"

@@ -50,7 +50,7 @@ def read_files(
     if wanted.columns:
         table = read_table(path)
         y = table.columns.get(wanted.label) if wanted.label else None
-        return Inputs(table, y, tuple(map(str, range(len(table)))))
+        return Inputs(table, y, tuple(map(str, table.rows)))
     form = wanted.shape if wanted.kind == "image" else (0,)
     names = [str(name) for name in classes]
     return read_path(

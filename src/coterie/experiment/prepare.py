@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.core import exact, seeds
+from coterie.core import exact, paths, seeds
 from coterie.core.errors import ConfigError
+from coterie.core.formatting import quote
 from coterie.core.registry import Component
 from coterie.core.task import METHOD, ClientId, Executor
 from coterie.data.augment import choose_views, make_augment
@@ -37,6 +38,7 @@ from coterie.experiment.settle import settle
 from coterie.nets.heads import Network
 from coterie.nets.precision import check_bf16
 
+_ROOM = 300  # bytes of the longest path below a run directory, while it is written
 _SITES = (GIVEN, "sites")  # data.name of data that must stay at their sites
 
 
@@ -89,6 +91,7 @@ class Experiment:
 
 def prepare(config: Config, folder: Path, given: Divided | None = None) -> Experiment:
     """Load the data, divide it, build the networks, and check that all fits together."""
+    check_folder(folder)
     check_machine(config)
     loaded = load_data(config, given)
     dataset = loaded.dataset
@@ -104,6 +107,12 @@ def prepare(config: Config, folder: Path, given: Divided | None = None) -> Exper
     experiment = replace(experiment, holdout=loaded.holdout, notes=notes)
     check_rounds(experiment)
     return experiment
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a run directory that cannot be made, or not be written to files, before training."""
+    if problem := paths.find_unwritable(folder, _ROOM):
+        raise ConfigError(f"the run directory {quote(str(folder))} {problem}; choose another")
 
 
 def check_machine(config: Config) -> None:

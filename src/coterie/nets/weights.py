@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load as load_safetensors
 from torch import Tensor, nn
 
+from coterie.core import paths
 from coterie.core.bundle import Tensors
 from coterie.core.errors import ConfigError
 from coterie.core.settings import NetSettings
@@ -121,8 +122,12 @@ def _key(settings: NetSettings) -> str:
 
 
 def _read_bytes(path: str) -> bytes:
+    file = Path(path).expanduser()
+    problem = paths.find_problem(file)
+    if problem not in (None, paths.ABSENT, paths.FOLDER):  # a pipe would be waited for
+        raise ConfigError(f"net.weights = {path!r} {problem}; give a file")
     try:
-        return Path(path).expanduser().read_bytes()
+        return file.read_bytes()
     except OSError as error:
         reason = error.strerror or error
         raise ConfigError(f"net.weights = {path!r} cannot be read: {reason}") from error

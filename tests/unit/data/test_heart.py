@@ -85,3 +85,12 @@ def test_a_column_keeps_the_number_that_stands_for_a_missing_value() -> None:
     position = [column.name for column in columns].index("trestbps") + 2  # cp has three inputs
     inputs = encode(columns, stored)[:, position]
     assert (inputs[gaps] == 0.0).all() and (inputs[~gaps] != 0.0).all()
+
+
+@pytest.mark.parametrize("name", ["heart", "flamby-heart"])
+@pytest.mark.parametrize("key", ["label", "site", "categorical"])
+def test_columns_that_are_known_cannot_be_stated(name: str, key: str, tmp_path: Path) -> None:
+    value = ("cp",) if key == "categorical" else "cp"
+    stated = TableOptions(standardise="site", **{key: value})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=rf"data\.{key} = .* are known; leave it out"):
+        datasets.load(name, cache=tmp_path, table=stated)

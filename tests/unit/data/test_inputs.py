@@ -113,7 +113,8 @@ def test_a_csv_file_is_a_table_of_numbers(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text('\ufeffage,"dose, mg"\n31, 0.5\n\n-2e1,"7"\n', encoding="utf-8")
     inputs = read_path(path)
-    assert inputs.x.dtype == np.float32 and inputs.y is None and inputs.names == ("0", "1")
+    assert inputs.x.dtype == np.float32 and inputs.y is None
+    assert inputs.names == ("2", "4")  # as errors call the rows, and an editor the lines
     assert inputs.x.tolist() == [[31.0, 0.5], [-20.0, 7.0]]
 
 

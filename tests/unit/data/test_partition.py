@@ -210,3 +210,11 @@ def test_make_is_a_function_of_the_seed() -> None:
 def test_the_digest_of_a_partition_without_shifts_is_what_it_always_was() -> None:
     told = "c2fea2b963359642785ad73f2e68119473e39380a12552e6dcdcef1d0a2d7be1"
     assert small().digest() == told
+
+
+@pytest.mark.parametrize("name", ["..", ".", ".hidden", "a/b", "a\nb", "a\0b", "n" * 300, ""])
+def test_a_name_that_no_file_should_have_is_replaced_by_a_number(name: str) -> None:
+    shares = {0: np.arange(2), 1: np.arange(2, 4)}
+    partition = Partition(shares, {}, (name, "north"))
+    assert partition.file_name(0) == "client-0.safetensors"
+    assert partition.file_name(1) == "north.safetensors"

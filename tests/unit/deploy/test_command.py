@@ -20,7 +20,7 @@ from coterie.cli.main import main
         ("deploy client --server h:1 --data x", "--ca and --key are needed"),
         ("deploy client --server h:1 --data nowhere --insecure", "is not there"),
         ("deploy client --server h:1", "Missing option '--data'"),
-        ("deploy certs certs --days 0", "--days 0 must be 1 or more"),
+        ("deploy certs certs --days 0", "--days 0 must be from 1 to 36,500"),
         ("deploy keys keys ../x", "is not usable"),
     ],
 )

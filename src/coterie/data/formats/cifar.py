@@ -114,6 +114,7 @@ class Cifar:
 
 
 def _read_bytes(file: Path) -> bytes:
+    locate.check_file(file)
     try:
         return file.read_bytes()
     except OSError as error:

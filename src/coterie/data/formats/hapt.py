@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from coterie.core.errors import DataError
-from coterie.data.formats import npz
+from coterie.data.formats import locate, npz
 
 CLASSES = ("walking", "upstairs", "downstairs", "sitting", "standing", "laying")
 CHANNELS, POINTS, STEP = 6, 128, 64  # of a window; the next one begins a step later
@@ -151,6 +151,7 @@ def _read_labels(path: Path) -> dict[tuple[int, int], list[tuple[int, int, int, 
 
 def _read_numbers(path: Path, columns: int) -> np.ndarray:
     """Read a table of finite numbers, separated by blanks; the error names the first bad row."""
+    locate.check_file(path)
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:

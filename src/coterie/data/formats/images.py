@@ -15,6 +15,7 @@ import numpy as np
 from coterie.core import files
 from coterie.core.errors import DataError
 from coterie.data.datasets import Raw
+from coterie.data.formats import locate
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -24,6 +25,7 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp")
 _FORMATS = ("PNG", "JPEG", "BMP", "PPM", "WEBP")
 _GREY = ("1", "L", "LA", "La")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "HSV", "LAB")
+_PIXELS = 64_000_000  # of an image; below the number from which on Pillow warns of a bomb
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # by channels
 # What the decoders raise on files that are truncated or altered.
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, OverflowError)
@@ -103,6 +105,17 @@ def _read_header(path: Path) -> tuple[int, int, str]:
     return width, height, mode
 
 
+def _check_pixels(path: Path, image: "Image") -> None:
+    """Refuse an image that would fill the memory, before its pixels are decoded."""
+    width, height = image.size
+    if width * height > _PIXELS:
+        raise _too_large(path, f"{width:,} x {height:,} pixels")
+
+
+def _too_large(path: Path, size: str) -> DataError:
+    return DataError(f"{path} is too large ({size}): an image has at most {_PIXELS:,} pixels")
+
+
 def _check_sizes(paths: Sequence[Path], headers: Sequence[tuple[int, int, str]]) -> None:
     width, height, _ = headers[0]
     for path, (other_width, other_height, _) in zip(paths, headers, strict=True):
@@ -163,10 +176,14 @@ def _open_image(path: Path) -> Iterator["Image"]:
     """Open an image; the error names a damaged file."""
     from PIL import Image
 
+    locate.check_file(path)
     try:
         with Image.open(path, formats=_FORMATS) as image:
+            _check_pixels(path, image)
             yield image
-    except (*_BROKEN, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError as error:  # its header says more than twice Pillow's limit
+        raise _too_large(path, str(error).partition(",")[0]) from error
+    except _BROKEN as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
             f"{path} cannot be decoded ({reason}); "

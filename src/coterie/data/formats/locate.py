@@ -4,15 +4,25 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from coterie.core import paths
 from coterie.core.errors import DataError
 
 
 def expand_path(root: str) -> Path:
-    """Return an absolute path with `~` expanded."""
+    """Return an absolute path with `~` expanded; one that no file can have is refused."""
     try:
-        return Path(root).expanduser().absolute()
+        path = Path(root).expanduser().absolute()
     except RuntimeError:  # `~name` of a user who does not exist
-        return Path(root).absolute()
+        path = Path(root).absolute()
+    if paths.find_problem(path) == paths.TOO_LONG:
+        raise DataError(f"{path} {paths.TOO_LONG}; check data.root")
+    return path
+
+
+def check_file(path: Path) -> None:
+    """Refuse what is no regular file, before it is opened: a pipe would be waited for."""
+    if problem := paths.find_problem(path):
+        raise DataError(f"{path} {problem}; replace or remove it")
 
 
 def resolve_root(root: str) -> Path:
@@ -26,18 +36,19 @@ def require_own(name: str, root: str, kind: str = "folder", example: str = "FOLD
     if not root:
         raise DataError(f"data.root is empty, but the data set {name!r} is a {kind}; {remedy}")
     path = expand_path(root)
-    if not path.exists():
-        raise DataError(f"{path} does not exist; {remedy}")
-    if not (path.is_dir() if kind == "folder" else path.is_file()):
-        raise DataError(f"{path} is not a {kind}; {remedy}")
-    return path
+    problem = paths.find_problem(path)
+    if problem == (paths.FOLDER if kind == "folder" else None):
+        return path
+    if problem in (None, paths.FOLDER):
+        problem = f"is not a {kind}"
+    raise DataError(f"{path} {problem}; {remedy}")
 
 
 def describe_missing(name: str, searched: Iterable[Path], files: str, also: str = "") -> DataError:
     """Make the error that lists every path that was searched, and says how to get the data."""
-    paths = ", ".join(str(path) for path in dict.fromkeys(searched))
+    listed = ", ".join(str(path) for path in dict.fromkeys(searched))
     return DataError(
-        f"the data set {name!r} was not found; looked at {paths}; get it with "
+        f"the data set {name!r} was not found; looked at {listed}; get it with "
         f"`coterie download {name} --root DIR`, or put {files} there, then set data.root=DIR{also}"
     )
 

@@ -14,6 +14,7 @@ import numpy as np
 from coterie.core.errors import DataError
 from coterie.data import checks
 from coterie.data.datasets import AnyKind
+from coterie.data.formats import locate
 
 # What numpy and zipfile raise on files that are truncated, altered, encrypted or not .npz.
 _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, BadZipFile, zlib.error)
@@ -54,6 +55,7 @@ def read_first(
 
     With `only`, other names are rejected too: a misspelt `y` would be taken for missing labels.
     """
+    locate.check_file(path)
     try:
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
@@ -87,6 +89,7 @@ def _check_directory(file: BinaryIO, arrays: int) -> None:
 
 def read_single(path: Path) -> np.ndarray:
     """Read the array of an .npy file; pickled objects are rejected."""
+    locate.check_file(path)
     try:
         with path.open("rb") as file:
             array = np.load(file, allow_pickle=False)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from coterie.core.errors import ConfigError, DataError
 from coterie.core.formatting import quote
+from coterie.data.formats.locate import check_file
 from coterie.data.table import Table, make_table, parse_number
 
 ENDINGS = (".csv", ".parquet")
@@ -19,6 +20,7 @@ def read(path: Path, origin: str = "", site: str = "") -> Table:
     Rows are counted as a spreadsheet shows them: the header of a CSV file is row 1. Those of a
     Parquet file, which has none, count from 0.
     """
+    check_file(path)
     reader = _read_parquet if path.suffix.lower() == ".parquet" else _read_csv
     return reader(path, origin, site)
 

@@ -83,7 +83,7 @@ def _label_part(part: ByClass, classes: Sequence[str]) -> LabelledFiles:
 def _list_classes(folder: Path) -> dict[str, list[Path]]:
     """List the images of every class, a subfolder; those of a flat folder have no label."""
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    loose = [e for e in entries if e.name.lower().endswith(ENDINGS) and e.is_file()]
+    loose = [e for e in entries if e.name.lower().endswith(ENDINGS) and not e.is_dir()]
     classes: dict[str, list[Path]] = {}
     for entry in (entry for entry in entries if entry.is_dir()):
         classes[entry.name] = locate.list_files_below(entry, ENDINGS)

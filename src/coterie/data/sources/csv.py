@@ -107,6 +107,7 @@ def _read(listing: Path, folder: Path, known: dict[str, Path]) -> list[_Row]:
     """Read the rows of a CSV file; test samples need no user."""
     needed = [_IMAGE] if "test" in listing.name.lower() else [_USER, _IMAGE]
     rows = []
+    locate.check_file(listing)
     try:
         with listing.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.DictReader(stream, skipinitialspace=True)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.core.errors import ConfigError
+from coterie.core.formatting import quote
 from coterie.core.settings import Missing
 from coterie.data import labels
 from coterie.data.datasets import Raw
@@ -45,7 +47,13 @@ def read(root: str, table: TableOptions) -> Raw:
 
 
 def encode_hospitals(options: TableOptions) -> EncodedSites:
-    """Encode the patients of every hospital."""
+    """Encode the patients of every hospital; its columns are known, and cannot be chosen."""
+    for key in ("label", "site", "categorical"):
+        if value := getattr(options, key):
+            raise ConfigError(
+                f"data.{key} = {quote(value)} is for tables of your own, and the columns of the "
+                "data set 'heart' are known; leave it out"
+            )
     chosen = replace(_OPTIONS, standardise=options.standardise, unseen=options.unseen)
     hospitals = {name: _read(name) for name in HOSPITALS}
     return encode_sites(hospitals, chosen, _split, dummies=True, gaps=_GAPS)

@@ -17,7 +17,7 @@ from coterie.data.sources.arrays import make_raw
 def files(root: str) -> tuple[Path, ...]:
     """List the .npz files, or all images of all sites."""
     sites = _list_sites(locate.require_own("sites", root))
-    if next(iter(sites.values())).is_file():
+    if not next(iter(sites.values())).is_dir():
         return tuple(sites.values())
     return tuple(path for site in sites.values() for path in tree.read(site).paths())
 
@@ -26,7 +26,7 @@ def decode(root: str, resize: int, scratch: Path, kind: AnyKind = "auto") -> Raw
     """Read all samples of all sites, with the site as their group."""
     sites = _list_sites(locate.require_own("sites", root))
     first = next(iter(sites.values()))
-    if not first.is_file():
+    if first.is_dir():
         _refuse_kind(kind, root)
         return _read_folders(sites, resize, scratch)
     if resize:
