@@ -1,10 +1,20 @@
-"""Counts the operations of `coterie.core.files` that change files, and lets one of them fail."""
+"""Counts the operations of `coterie.core.files` that change files, and lets one of them fail.
 
+Workers import this file as `faulty_disk`, for its method.
+"""
+
+import errno
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
 
 from coterie.core import files
+from coterie.core.bundle import ClientState, Payload
+from coterie.kit import ClientContext, Method, stock
+from toy_methods import TwoModels
 
 OPERATIONS = (
     "open_to_write",
@@ -16,23 +26,98 @@ OPERATIONS = (
     "remove_file",
     "remove_tree",
 )
+GROWING = ("open_to_write", "write", "mkdir")  # what a full disk refuses
+REMOVING = ("remove_file", "remove_tree")
+FAULTS = ("full", "broken", "short")
 Operation = Callable[..., Any]
+Wrap = Callable[[str, int, Operation], Operation]
 
 
-def wrap_operations(wrap: Callable[[str, int, Operation], Operation]) -> None:
-    """From now on, do `wrap(name, n, operation)` instead of the n-th operation of this process."""
-    seen = 0
+def wrap_operations(wrap: Wrap) -> dict[str, Operation]:
+    """From now on do `wrap(name, n, operation)` instead of the n-th operation; what was before."""
+    before, seen = {name: getattr(files, name) for name in OPERATIONS}, 0
 
-    def counted(name: str, operation: Operation) -> Operation:
+    def counted(name: str) -> Operation:
         def call(*arguments: Any, **options: Any) -> Any:
             nonlocal seen
             number, seen = seen, seen + 1
-            return wrap(name, number, operation)(*arguments, **options)
+            return wrap(name, number, before[name])(*arguments, **options)
 
         return call
 
     for name in OPERATIONS:
-        setattr(files, name, counted(name, getattr(files, name)))
+        setattr(files, name, counted(name))
+    return before
+
+
+@contextmanager
+def wrapped(wrap: Wrap) -> Iterator[None]:
+    """Wrap operations for a time."""
+    before = wrap_operations(wrap)
+    try:
+        yield
+    finally:
+        for name, operation in before.items():
+            setattr(files, name, operation)
+
+
+@dataclass
+class Fault:
+    """Lets the n-th operation fail: the disk is full from then on, or breaks once.
+
+    `short`: half of the bytes are written before the disk is full.
+    """
+
+    victim: int
+    kind: str
+    name: str = ""  # of the operation that failed first
+
+    def __call__(self, name: str, number: int, operation: Operation) -> Operation:
+        again = self.name and self.kind != "broken" and name in GROWING
+        if number != self.victim and not again:
+            return operation
+
+        def fail(*arguments: Any, **_: Any) -> None:
+            self.name = self.name or name
+            if name == "remove_tree":
+                return  # as of a real one: what cannot be removed stays
+            if name == "write" and self.kind == "short":
+                file, data = arguments
+                operation(file, bytes(data)[: len(data) // 2])
+            paths = [str(one) for one in arguments if isinstance(one, Path)]
+            code = errno.EIO if self.kind == "broken" else errno.ENOSPC
+            raise OSError(code, os.strerror(code), *paths[:1])
+
+        return fail
+
+
+_obeyed: list[str] = []  # orders that this process follows
+
+
+@final
+@dataclass(frozen=True)
+class OnFaultyDisk(Method):
+    """Two models as `TwoModels`; the process of its clients gets a fault that a file orders."""
+
+    orders: str = ""  # a file with the number of an operation and a kind of fault, if it exists
+
+    objectives = None
+    init = stock.start_from_net
+    broadcast = stock.send_model
+    server_update = stock.average
+    model = stock.global_model
+
+    def client_update(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        if Path(self.orders).exists() and self.orders not in _obeyed:
+            _obeyed.append(self.orders)
+            victim, kind = Path(self.orders).read_text().split()
+            wrap_operations(Fault(int(victim), kind))
+        return TwoModels().client_update(ctx, down, state)
+
+    def personal(self, ctx: ClientContext, down: Payload, state: ClientState | None) -> Any:
+        return TwoModels().personal(ctx, down, state)
 
 
 def in_child(work: Callable[[], None]) -> int:

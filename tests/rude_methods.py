@@ -1,8 +1,11 @@
-"""A method whose clients do what they must not. Workers import this file as `rude_methods`."""
+"""Methods whose clients do what they must not. Workers import this file as `rude_methods`."""
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -77,3 +80,39 @@ class Undeclared(Method):
     client_update = stock.train_objective
     server_update = stock.average
     model = stock.global_model
+
+
+@final
+@dataclass(frozen=True)
+class Mortal(Method):
+    """FedAvg whose clients keep their weights, and whose worker is killed in a share of tasks.
+
+    How often a task dies depends on seed, round and client; `folder` counts the tries.
+    """
+
+    share: float = 0.0
+    seed: int = 0
+    folder: str = ""
+
+    init = stock.start_from_net
+    broadcast = stock.send_model
+    server_update = stock.average
+    model = stock.global_model
+
+    def deaths(self, round: int, client: int) -> int:
+        """How many tries of a task die, one after the other."""
+        draws = np.random.default_rng([self.seed, round, client]).random(10) >= self.share
+        return int(draws.argmax())
+
+    def client_update(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        if self.share:
+            with (Path(self.folder) / f"{ctx.round.index}-{ctx.id}").open("ab") as tries:
+                if tries.tell() < self.deaths(ctx.round.index, ctx.id):
+                    tries.write(b".")
+                    tries.flush()
+                    os.kill(os.getpid(), signal.SIGKILL)
+        net = ctx.net(down["model"])
+        train(ctx, net, ctx.objective.loss)
+        return Bundle({"model": ctx.shared(net)}), Bundle({"last": ctx.shared(net)})

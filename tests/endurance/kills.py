@@ -1,30 +1,36 @@
 """Kill runs with SIGKILL at random moments, resume them, compare the bits.
 
-    python tests/endurance/kills.py --trials 20
-
-Every trial runs a stateful method in two workers, kills the main process, a worker, both, or the
-fork_server of the workers at a random moment, and resumes until the run is done. It counts as equal
-if the metrics (less the clock), the model and every personal model are those of a run that was
-left alone.
+A trial runs a method whose clients or server keep something, in two workers, kills the main
+process, a worker, both, or the fork server of the workers at random moments, and resumes until the
+run is done. It counts as equal if the metrics (less the clock), the digests of all states, the
+model and every personal model are those of a run that was left alone.
 """
 
-import argparse
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 
 TESTS = Path(__file__).parent.parent
-sys.path.insert(0, str(TESTS))
+sys.path[:0] = [str(TESTS), str(TESTS / "conformance")]
+
+import warm  # noqa: E402
+from bench import Trial  # noqa: E402
+from cases import CASES  # noqa: E402
 
 import toy  # noqa: E402
+from coterie.experiment.config import resolve  # noqa: E402
 
 KINDS = ("main", "worker", "both", "fork-server")
+STATEFUL = ("moon", "scaffold", "fedssc", "fedavg-byol", "per_ssfl", "orchestra", "mfcl")
 ROUNDS = 40
 _DEADLINE = 120.0
 
@@ -113,6 +119,22 @@ def _reach_a_moment(
     return process.poll() is None
 
 
+def strike(
+    process: "subprocess.Popen[bytes] | warm.Process", kind: str, generator: random.Random
+) -> None:
+    """Kill what `kind` says of a run, and wait until the run and all that it started have ended."""
+    every, working = children(process.pid), workers(process.pid)
+    if kind in ("worker", "both") and working:
+        kill(generator.choice(working))
+    if kind == "fork-server":
+        for one in set(every) - set(working):
+            kill(one)
+    if kind in ("main", "both"):
+        kill(process.pid)
+    process.wait(_DEADLINE)
+    assert gone(every), "a worker outlived its run"
+
+
 def trial(config: Path, out: Path, kind: str, seed: int, duration: float) -> None:
     """One run that is killed once or more, and resumed until it is done."""
     generator = random.Random(seed)
@@ -120,16 +142,7 @@ def trial(config: Path, out: Path, kind: str, seed: int, duration: float) -> Non
         process = start(config, out)
         if not _reach_a_moment(process, out, generator, duration):
             break
-        every, working = children(process.pid), workers(process.pid)
-        if kind in ("worker", "both") and working:
-            kill(generator.choice(working))
-        if kind == "fork-server":
-            for one in set(every) - set(working):
-                kill(one)
-        if kind in ("main", "both"):
-            kill(process.pid)
-        process.wait(_DEADLINE)
-        assert gone(every), "a worker outlived its run"
+        strike(process, kind, generator)
     process = start(config, out)
     assert process.wait(_DEADLINE) == 0, "the resumed run failed"
 
@@ -148,26 +161,78 @@ def equal(one: Path, other: Path) -> bool:
     return toy.trace(one) == toy.trace(other) and toy.outputs(one) == toy.outputs(other)
 
 
-def main() -> None:
-    """Run the trials and print how many were equal."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    same = 0
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        config, whole, duration = reference(folder)
-        for number in range(options.trials):
-            kind = KINDS[number % len(KINDS)]
-            out = folder / f"trial-{number}"
-            trial(config, out, kind, options.seed + number, duration)
-            found = equal(whole, out)
-            same += found
-            print(f"trial {number + 1}: {kind} killed, {'equal' if found else 'DIFFERENT'}")
-    print(f"{same} of {options.trials} runs ended with the bits of the run left alone")
-    sys.exit(same != options.trials)
+def write_config(folder: Path, name: str, **changes: Any) -> Path:
+    """Write a configuration of the toy problem."""
+    data = folder / "toy.npz"
+    base = toy.tables(data if data.exists() else toy.write_data(data))
+    tables = {name: {**base.get(name, {}), **changes.get(name, {})} for name in base | changes}
+    config = folder / f"{name}.toml"
+    config.write_text(resolve(tables).to_toml())
+    return config
 
 
-if __name__ == "__main__":
-    main()
+def settings(name: str, **changes: Any) -> dict[str, Any]:
+    """The tables of a conformance case, for a run of a second in two workers."""
+    (case,) = (case for case in CASES if case.name == name)
+    tables = {table: dict(values) for table, values in case.changes.items()}
+    return {
+        **tables,
+        "run": {"rounds": 6, "seed": 11},
+        "executor": {"kind": "processes", "workers": 2},
+        "checkpoint": {"every": 2},
+        **changes,
+    }
+
+
+class Alone:
+    """A run that is left alone: its configuration, folder, and duration."""
+
+    def __init__(self, folder: Path, name: str, tables: dict[str, Any]) -> None:
+        self.folder, self.config = folder, write_config(folder, name, **tables)
+        self.out = folder / f"{name}-alone"
+        assert self.start(self.out).wait() == 0, f"{name} cannot run at all"
+        warm.import_all(folder / f"{name}-alone.log")
+        begin = time.monotonic()
+        assert self.start(folder / f"{name}-again").wait() == 0
+        self.duration = time.monotonic() - begin
+
+    def start(self, out: Path) -> warm.Process:
+        """Start or resume such a run."""
+        log = out.with_name(f"{out.name}.log")
+        return warm.start(["run", str(self.config), "--out", str(out), "--resume"], log)
+
+    def finish(self, out: Path) -> str:
+        """Resume a run until it is done; what is wrong with the result."""
+        process = self.start(out)
+        if process.wait() != 0:
+            return f"the resumed run failed: {out.with_name(f'{out.name}.log').read_text()[-300:]}"
+        return "" if equal(self.out, out) else "the bits differ"
+
+
+@contextmanager
+def bench(folder: Path) -> Iterator[Trial]:
+    """Trials by method and by what is killed, in turn."""
+    runs: dict[str, Alone] = {}
+
+    def trial(number: int) -> str:
+        name = STATEFUL[number % len(STATEFUL)]
+        kind = KINDS[number // len(STATEFUL) % len(KINDS)]
+        if name not in runs:
+            runs[name] = Alone(folder, name, settings(name))
+        run, out, generator = runs[name], folder / f"{name}-{number}", random.Random(number)
+        killed, longest = 0, 0.9 * run.duration
+        while killed < 2 and not (out / "report.html").exists():
+            process = run.start(out)
+            time.sleep(generator.uniform(0.0, longest))
+            if process.poll() is None:
+                strike(process, kind, generator)
+                killed += 1
+            longest *= 0.8
+        if not killed:  # it was faster than the run left alone
+            shutil.rmtree(out)
+            return trial(number)
+        problem = run.finish(out)
+        shutil.rmtree(out)
+        return f"{name}, {kind} killed: {problem}" if problem else ""
+
+    yield trial

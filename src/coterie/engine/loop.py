@@ -12,7 +12,7 @@ from pathlib import Path
 
 from coterie.core import files
 from coterie.core.bundle import ServerState, Tensors
-from coterie.core.errors import RunFailed
+from coterie.core.errors import CheckpointError, RunFailed
 from coterie.core.formatting import counted
 from coterie.core.settings import Checkpoint, Cohort
 from coterie.core.task import METHOD, Attempt, Round
@@ -120,9 +120,8 @@ class Loop:
         everyone = (*self.clients, *self.unseen)
         for reply in self.player.ask("personal", everyone, down, round, self._attempt):
             if reply.error is not None:
-                raise RunFailed(
-                    f"client {reply.client} has no personal model: {reply.error.reason}"
-                )
+                failed = CheckpointError if reply.error.kind == "disk" else RunFailed
+                raise failed(f"client {reply.client} has no personal model: {reply.error.reason}")
 
     def _round(self, stage: Stage, round: Round, before: Standing) -> Standing:
         begin = time.perf_counter()

@@ -25,7 +25,7 @@ from canned import (
 )
 
 from coterie.core.bundle import Blob, Bundle
-from coterie.core.errors import RunFailed
+from coterie.core.errors import CheckpointError, RunFailed
 from coterie.core.settings import Checkpoint, Cohort, EvaluateSettings
 from coterie.core.task import Reply, Task
 from coterie.engine.evaluation import Evaluation
@@ -313,4 +313,12 @@ def test_a_client_without_a_personal_model_is_named(tmp_path: Path) -> None:
     standing = loop.run(loop.start())
     loop.player.executor.answer = by_client({2: fail("failed", "a bug")})  # type: ignore[attr-defined]
     with pytest.raises(RunFailed, match=r"client 2 .*a bug"):
+        loop.write_personal(standing)
+
+
+def test_a_personal_model_that_the_disk_refused_is_the_disk_s_fault(tmp_path: Path) -> None:
+    loop = make_loop(tmp_path, Canned())
+    standing = loop.run(loop.start())
+    loop.player.executor.answer = fail("disk", "cannot write it")  # type: ignore[attr-defined]
+    with pytest.raises(CheckpointError, match=r"client 0 .*cannot write it"):
         loop.write_personal(standing)

@@ -1,0 +1,177 @@
+"""Do the trials behind docs/reliability.md, part by part; what was interrupted is continued.
+
+    python tests/endurance/run.py                     # every part, with its own number of trials
+    python tests/endurance/run.py kills --trials 20   # one part, fewer trials
+    python tests/endurance/run.py kills --minutes 10  # as many as fit, the rest another time
+
+Every trial is a line of `endurance/PART.jsonl` (`--folder`). Trials of other sources than the
+present ones do not count and are done again. A part that is whole goes to
+`tests/endurance/outcome.json`, with `--write` also one with fewer trials; `python
+docs/reliability.py` makes the page of it.
+"""
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import bench
+
+bench.prepare()
+
+import parts  # noqa: E402
+
+import coterie  # noqa: E402
+
+OUTCOME = Path(__file__).with_name("outcome.json")
+
+
+def sources() -> str:
+    """A digest of the package: trials of another one do not count."""
+    package = Path(coterie.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        if path.suffix in (".py", ".c", ".h", ".toml"):
+            digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def commit() -> str:
+    """The commit that is checked out."""
+    words = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(words, cwd=bench.ROOT, text=True, capture_output=True).stdout.strip()
+
+
+class Ledger:
+    """The file with the outcome of every trial of a part."""
+
+    def __init__(self, folder: Path, part: bench.Part, digest: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path, self._digest = folder / f"{part.name}.jsonl", digest
+
+    def read(self) -> dict[int, dict[str, Any]]:
+        """Read the outcomes of these sources, by the number of their first trial."""
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        found = {}
+        for line in lines:
+            try:
+                outcome = json.loads(line)
+            except ValueError:  # the last line of a process that was killed
+                continue
+            if outcome["sources"] == self._digest:
+                found[int(outcome["number"])] = outcome
+        return found
+
+    def add(self, number: int, tried: int, failed: int, problem: str, seconds: float) -> None:
+        """Append the outcome of a trial, or of the trials of one call."""
+        outcome = {
+            "number": number,
+            "tried": tried,
+            "failed": failed,
+            "problem": problem,
+            "seconds": round(seconds, 3),
+            "sources": self._digest,
+        }
+        with self.path.open("a") as file:
+            file.write(json.dumps(outcome) + "\n")
+
+
+@contextmanager
+def trials(part: bench.Part, folder: Path) -> Iterator[Any]:
+    """Open a part; gives a function from first trial and count to failures and the problem."""
+    if part.bench is None:
+        yield lambda first, count: bench.call(part.command, first, count)
+        return
+    with part.bench(folder) as trial:
+
+        def one(first: int, count: int) -> tuple[int, str]:
+            try:
+                problem = trial(first)
+            except Exception as error:  # a trial that cannot be judged has failed
+                problem = f"{type(error).__name__}: {error}"
+            return int(bool(problem)), problem
+
+        yield one
+
+
+def play(part: bench.Part, count: int, ledger: Ledger, minutes: float) -> None:
+    """Do the trials of a part that are not done yet."""
+    done, begin = ledger.read(), time.monotonic()
+    missing = [number for number in range(0, count, part.step) if number not in done]
+    print(f"{part.name}: {len(missing)} calls to do, {len(done)} done before", flush=True)
+    if not missing:
+        return
+    with bench.workplace() as folder, trials(part, folder) as call:
+        for number in missing:
+            if time.monotonic() - begin > 60.0 * minutes:
+                print(f"{part.name}: the time is over; call it again for the rest", flush=True)
+                return
+            start, tried = time.monotonic(), min(part.step, count - number)
+            failed, problem = call(number, tried)
+            ledger.add(number, tried, failed, problem, time.monotonic() - start)
+            if problem:
+                print(f"{part.name}, trial {number}: {problem}", flush=True)
+
+
+def summarise(part: bench.Part, count: int, ledger: Ledger) -> dict[str, Any]:
+    """Count what became of a part's trials."""
+    lines = [line for number, line in ledger.read().items() if number < count]
+    option = f" N={count}" if count != part.trials else ""
+    return {
+        "promise": part.promise,
+        "done": part.done,
+        "trials": sum(line["tried"] for line in lines),
+        "failures": sum(line["failed"] for line in lines),
+        "problems": [line["problem"] for line in lines if line["problem"]][:5],
+        "minutes": round(sum(line["seconds"] for line in lines) / 60.0, 1),
+        "command": f"make endurance PART={part.name}{option}",
+        "version": coterie.__version__,
+        "commit": commit(),
+    }
+
+
+def write(name: str, outcome: dict[str, Any]) -> None:
+    """Put the outcome of a part into the file of outcomes."""
+    outcomes = json.loads(OUTCOME.read_text()) if OUTCOME.exists() else {}
+    outcomes[name] = outcome
+    ordered = {part.name: outcomes[part.name] for part in parts.PARTS if part.name in outcomes}
+    OUTCOME.write_text(json.dumps(ordered, indent=1) + "\n")
+
+
+def main() -> None:
+    """Do the parts that were asked for; exit status 1 if a trial failed."""
+    names = [part.name for part in parts.PARTS]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of: {', '.join(names)}")
+    parser.add_argument("--trials", type=int, default=0, help="of each part; else its own number")
+    parser.add_argument("--minutes", type=float, default=55.0, help="at most, for each part")
+    parser.add_argument("--folder", type=Path, default=Path("endurance"))
+    parser.add_argument("--write", action="store_true", help="write outcomes of fewer trials too")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - set(names):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; they are {', '.join(names)}")
+    failures, digest = 0, sources()
+    for part in parts.PARTS:
+        if options.parts and part.name not in options.parts:
+            continue
+        count, ledger = options.trials or part.trials, Ledger(options.folder, part, digest)
+        play(part, count, ledger, options.minutes)
+        outcome = summarise(part, count, ledger)
+        tried, failed = outcome["trials"], outcome["failures"]
+        failures += failed
+        print(f"{part.name}: {tried - failed} of {tried} held, {outcome['minutes']} minutes")
+        if options.write or tried >= part.trials:
+            write(part.name, outcome)
+    sys.exit(failures > 0)
+
+
+if __name__ == "__main__":
+    main()

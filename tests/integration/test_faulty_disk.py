@@ -1,0 +1,153 @@
+"""Disks that are full or broken, folders without rights, a clock that runs backwards.
+
+Some operations of a run fail here, one at a time; `make endurance` does all of them.
+"""
+
+import os
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import toy
+from coterie.core.errors import CheckpointError, CoterieError, DataError
+from coterie.data.datasets import Raw, store
+from faulty_disk import FAULTS, REMOVING, Fault, in_child, wrapped
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "endurance"))
+
+import disk
+
+NOBODY = 65534
+
+
+@pytest.fixture(scope="module")
+def expected(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> disk.Remains:
+    folder = tmp_path_factory.mktemp("good disk")
+    toy.run(toy_data, folder / "run", **disk.settings(folder / "orders"))
+    return disk.remains(folder / "run")
+
+
+def test_an_operation_that_fails_loses_nothing(
+    toy_data: Path, tmp_path: Path, expected: disk.Remains
+) -> None:
+    said, victim = "", 0
+    while said != disk.ENDED:
+        kind = FAULTS[victim % len(FAULTS)]
+        said = disk.fail_in_main(toy_data, tmp_path / str(victim), victim, kind, expected)
+        assert said in ("", disk.ENDED), f"operation {victim}, {kind}: {said}"
+        shutil.rmtree(tmp_path / str(victim))
+        victim += 11
+    assert victim > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("victim", "kind"), [(1, "full"), (4, "broken"), (11, "short")])
+def test_an_operation_that_fails_in_a_worker_loses_nothing(
+    victim: int, kind: str, toy_data: Path, tmp_path: Path, expected: disk.Remains
+) -> None:
+    out = tmp_path / "run"
+    assert disk.fail_in_worker(toy_data, out, victim, kind, expected) == ""
+
+
+def test_a_cache_that_cannot_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+    x, y = np.arange(24.0, dtype=np.float32).reshape(12, 2), np.arange(12) % 3
+    raw = Raw(x_train=x, y_train=y, x_test=x, y_test=y, classes=3)
+    for victim in range(100):
+        fault, cache = Fault(victim, FAULTS[victim % len(FAULTS)]), tmp_path / str(victim)
+        try:
+            with wrapped(fault):
+                store("mine", raw, cache)
+        except DataError as error:
+            assert str(cache) in str(error) and "\n" not in str(error)
+            assert fault.name in REMOVING or not [*cache.glob(".mine*")]
+        if not fault.name:
+            break
+        assert np.array_equal(store("mine", raw, cache).x_train, x)
+    assert 15 < victim < 100
+
+
+def test_a_limit_of_the_system_on_files_is_one_line_and_can_be_lifted(
+    toy_data: Path, tmp_path: Path, expected: disk.Remains
+) -> None:
+    """The system itself refuses the second half of a file here."""
+    out, tables = tmp_path / "run", disk.settings(tmp_path / "orders")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+        with pytest.raises(CheckpointError, match=r"^cannot write .*: File too large; what was"):
+            toy.run(toy_data, out, **tables)
+
+    assert in_child(work) == 0
+    assert not list(out.rglob("*.tmp"))
+    toy.run(toy_data, out, resume=True, **tables)
+    assert disk.remains(out)[0] == expected[0]
+
+
+@pytest.fixture
+def readable() -> Iterator[Path]:
+    """A folder that every user can read and only its owner can write."""
+    folder = Path(tempfile.mkdtemp(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
+    folder.chmod(0o755)
+    yield folder
+    for path in [folder, *folder.rglob("*/")]:
+        path.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def test_a_user_without_rights_gets_one_line(
+    readable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COTERIE_CACHE", str(readable / "cache"))
+    data = toy.write_data(readable / "toy.npz")
+    toy.run(data, readable / "theirs", run={"rounds": 1})
+    before = (readable / "theirs" / ".lock").read_bytes()
+    readable.chmod(0o555)
+    (readable / "theirs").chmod(0o555)
+    (readable / "theirs" / ".lock").chmod(0o444)
+
+    def work() -> None:
+        if os.getuid() == 0:  # root may write anywhere
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+        for out, resume in ((readable / "new", False), (readable / "theirs", True)):
+            with pytest.raises(CoterieError) as raised:
+                toy.run(data, out, resume=resume, run={"rounds": 1})
+            said = str(raised.value)
+            assert raised.value.exit_code == 5
+            assert said == (
+                f"cannot use the run directory {out}: Permission denied; choose another --out"
+            )
+
+    assert in_child(work) == 0
+    assert not (readable / "new").exists()
+    assert (readable / "theirs" / ".lock").read_bytes() == before
+
+
+def test_a_clock_that_runs_backwards_changes_nothing(
+    toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"method": {"name": "toy_methods:TwoModels"}, "run": {"rounds": 3}}
+    toy.run(toy_data, tmp_path / "whole", **changes)
+    now = time.time()
+
+    def backwards() -> float:
+        nonlocal now
+        now -= 3600.0
+        return now
+
+    monkeypatch.setattr(time, "time", backwards)
+    monkeypatch.setattr(time, "time_ns", lambda: int(backwards() * 1e9))
+    with pytest.raises(toy.Killed):
+        toy.run(toy_data, tmp_path / "run", recorders=[toy.StopAfter(2, toy.Killed)], **changes)
+    toy.run(toy_data, tmp_path / "run", resume=True, **changes)
+    assert toy.trace(tmp_path / "run") == toy.trace(tmp_path / "whole")
+    assert toy.outputs(tmp_path / "run") == toy.outputs(tmp_path / "whole")
