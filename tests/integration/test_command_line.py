@@ -208,7 +208,19 @@ def test_list_gives_one_plain_name_a_line(kind: str, command: Command) -> None:
     assert KINDS[kind] in names
     assert names == sorted(names)
     assert all(re.fullmatch(r"[a-z0-9_/-]+", name) for name in names)
-    assert set(names) <= set(command("list").splitlines())
+
+
+def test_a_list_of_all_has_headings_and_fits_80_columns_without_a_terminal(
+    command: Command,
+) -> None:
+    lines = command("list").splitlines()
+    starts = [at for at, line in enumerate(lines) if line in KINDS]
+    assert {lines[at] for at in starts} == set(KINDS) and lines[0] == "methods"
+    assert all(at == 0 or not lines[at - 1] for at in starts)
+    assert max(map(len, lines)) <= 80
+    for kind in KINDS:
+        own = {line.split()[0] for line in lines if line.strip()}
+        assert set(command("list", kind).splitlines()) <= own
 
 
 def test_list_knows_every_shipped_configuration(command: Command) -> None:
@@ -318,7 +330,7 @@ def test_the_module_is_the_program_and_listing_imports_no_torch(tmp_path: Path) 
     )
     lines = program("-c", code, folder=tmp_path).stdout.splitlines()
     assert lines[-1] == "[]"
-    assert "fedavg" in lines and "digits/fedavg" in lines
+    assert {"fedavg", "digits/fedavg"} <= {line.split()[0] for line in lines if line}
 
 
 def on_terminal(arguments: list[str], columns: int, monkeypatch: pytest.MonkeyPatch) -> str:

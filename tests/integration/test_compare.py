@@ -25,11 +25,21 @@ def test_methods_and_seeds_become_one_table_and_are_kept(
     words = ["compare", "fedavg", "fedavgm", "solo", *SMALL, "--seeds", "2", "--out", str(tmp_path)]
     assert call(*words) == 0
     first = capsys.readouterr().out
-    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
-    assert list(rows) == ["fedavg", "fedavgm", "solo"]
-    assert all(row["runs"] == 2 for row in rows.values())
-    assert "±" in first and "time ratio" in first and "rounds to 0.9" in first
-    assert (tmp_path / "table.txt").read_text().strip() in first
+    (folder,) = (tmp_path / "tables").iterdir()
+    assert folder.name.startswith("fedavg-fedavgm-solo-") and f"kept in {folder}" in first
+    rows = json.loads((folder / "table.json").read_text())["rows"]
+    assert [(row["name"], row["runs"]) for row in rows] == [
+        ("fedavg", 2),
+        ("fedavgm", 2),
+        ("solo", 2),
+    ]
+    assert "±" in first and "time" in first and "rounds" in first
+    assert (folder / "table.txt").read_text().strip() in first
+    table = first.partition("\n\n")[2].partition("kept in")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    for row in rows:  # the text that is shown is the number, whole
+        assert f"{row['final']['mean']:.4f} ± {row['final']['std']:.4f}" == row["final"]["shown"]
+        assert row["final"]["shown"] in table
 
     metrics = {path: path.read_bytes() for path in tmp_path.glob("*/metrics.jsonl")}
     assert len(metrics) == 6
@@ -77,10 +87,26 @@ def test_a_sweep_runs_the_grid_and_averages_over_seeds(
 ) -> None:
     grid = ["local.lr=0.01,0.1", "run.seed=0,1"]
     assert call("sweep", "digits/fedavg", *grid, *SMALL, "--out", str(tmp_path)) == 0
-    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
-    assert list(rows) == ["local.lr=0.01", "local.lr=0.1"]
-    assert all(row["runs"] == 2 for row in rows.values())
+    (file,) = tmp_path.glob("tables/local.lr=0.01-local.lr=0.1-*/table.json")
+    rows = json.loads(file.read_text())["rows"]
+    assert [row["name"] for row in rows] == ["local.lr=0.01", "local.lr=0.1"]
+    assert all(row["runs"] == 2 for row in rows)
     assert "[4/4]" in capsys.readouterr().out
+
+
+def test_a_second_comparison_leaves_the_table_of_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["run.rounds=1", *SMALL[1:], "--out", str(tmp_path)]
+    assert call("compare", "fedavg", *small) == 0
+    (first,) = tmp_path.glob("tables/*/table.json")
+    kept = first.read_bytes()
+    assert call("compare", "fedavg", "fedprox", *small) == 0
+    assert call("compare", "fedavg", "local.lr=0.01", *small) == 0
+    assert len(list(tmp_path.glob("tables/*/table.json"))) == 3
+    assert first.read_bytes() == kept
+    assert call("compare", "fedavg", *small) == 0
+    assert len(list(tmp_path.glob("tables/*/table.json"))) == 3 and first.read_bytes() == kept
 
 
 @pytest.mark.parametrize(

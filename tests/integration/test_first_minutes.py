@@ -147,6 +147,8 @@ def test_a_terminal_breaks_lines_between_words_and_a_file_has_them_whole(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     echo_table([("a", text), ("name", "x")])
     lines = capsys.readouterr().out.splitlines()
+    echo_table([("a", text), ("name", "x")])
+    assert capsys.readouterr().out.splitlines() == lines  # a table fits also without a terminal
     assert lines == ["a     one two three four five", "      six seven eight", "name  x"]
 
 
@@ -154,6 +156,7 @@ def test_a_partition_fits_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = say(["partition"], capsys)
+    assert max(map(len, whole.partition("\n\n")[2].splitlines())) <= 80
     monkeypatch.setenv("COLUMNS", "50")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     shown = say(["partition"], capsys)

@@ -1,21 +1,22 @@
 """`coterie compare` and `coterie sweep`: several runs, one table."""
 
+import hashlib
 import itertools
 import json
 import math
 import re
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coterie.cli.options import Debug, complete_config
+from coterie.cli.terminal import find_width
 from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.core.files import replace_durably
-from coterie.core.formatting import MEGABYTE, align_columns, counted
+from coterie.core.formatting import counted
 
 if TYPE_CHECKING:
     from coterie.experiment.config import Config
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 _SHORT = 10
 _DIGITS = 12  # of a rate: 0.05 * 3 is 0.15, not 0.15000000000000002
-_FINAL = ("client_accuracy_mean", "client_accuracy_worst_decile")  # metrics of the last round
-_SECONDS = "seconds a round"
+_STEM = 60  # letters of a folder's name before the hash
+_FILE_WIDTH = 80  # columns of the table that is kept
 _SETTING = "digits/fedavg"
 _MOST = 10_000  # runs of one table
 _LONGEST = 150  # characters of a folder's name, before the hash
@@ -153,12 +154,23 @@ def make_trial(row: str, name: str, config: "Config", out: Path) -> "Trial":
     """Make a run of the table; another configuration has another folder."""
     from coterie.reproduce.runs import Trial
 
-    stem = re.sub(r"[^A-Za-z0-9.=-]+", "-", name)[:_LONGEST]
-    return Trial(name, config, out / f"{stem}-{config.hash()[:_SHORT]}", row)
+    return Trial(name, config, out / f"{_make_stem(name)}-{config.hash()[:_SHORT]}", row)
+
+
+def name_table(trials: Sequence["Trial"]) -> str:
+    """Name the folder of a table by its rows and a hash of its runs, so that no other has it."""
+    rows = _make_stem("-".join(dict.fromkeys(trial.row for trial in trials)))[:_STEM]
+    runs = json.dumps([(trial.row, trial.config.hash()) for trial in trials])
+    return f"{rows}-{hashlib.sha256(runs.encode()).hexdigest()[:_SHORT]}"
+
+
+def _make_stem(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.=-]+", "-", text)[:_LONGEST]
 
 
 def tabulate(trials: Sequence["Trial"], out: Path) -> None:
     """Run the trials, print their table and write it beside the runs; raise if one failed."""
+    from coterie.cli.comparison import make_table, summarise, to_json
     from coterie.reproduce.runs import explain_interrupts, raise_failures, run_trials
 
     runs: list[Ended] = []
@@ -168,17 +180,13 @@ def tabulate(trials: Sequence["Trial"], out: Path) -> None:
             typer.echo(ended.describe(len(trials), describe(ended)))
     failures = [(ended.trial.name, ended.error) for ended in runs if ended.error]
     if len(failures) < len(runs):
-        summary = summarise(runs)
-        table = render(summary, trials[0].config.evaluate.targets)
-        typer.echo(f"\n{table}")
-        folders = [
-            {"label": e.trial.name, "folder": str(e.trial.folder), "failure": str(e.error or "")}
-            for e in runs
-        ]
-        document = json.dumps({"rows": summary, "runs": folders}, indent=1)
-        replace_durably(out / "table.json", f"{document}\n".encode())
-        replace_durably(out / "table.txt", f"{table}\n".encode())
-        typer.echo(f"kept in {out}")
+        summary, settings = summarise(runs), trials[0].config.evaluate
+        table = make_table(summary, settings.targets)
+        typer.echo(f"\n{table.to_text(find_width())}")
+        folder = out / "tables" / name_table(trials)
+        replace_durably(folder / "table.json", to_json(summary, settings, runs))
+        replace_durably(folder / "table.txt", f"{table.to_text(_FILE_WIDTH)}\n".encode())
+        typer.echo(f"kept in {folder}")
     raise_failures(failures, len(runs))
 
 
@@ -191,67 +199,3 @@ def describe(ended: "Ended") -> str:
     seconds = sum(event.seconds for event in ended.history)
     shown = "" if value is None else f"{metric} {value:.4f}, "
     return f"{shown}{counted(len(ended.history), 'round')}, {seconds:.1f} s"
-
-
-def summarise(runs: Iterable["Ended"]) -> dict[str, dict[str, float]]:
-    """Take mean and spread over the finished runs of every row."""
-    rows: dict[str, dict[str, list[float]]] = {}
-    for ended in runs:
-        columns = rows.setdefault(ended.trial.row, {})
-        for name, value in measure(ended).items():
-            columns.setdefault(name, []).append(value)
-    summary: dict[str, dict[str, float]] = {}
-    for row, columns in rows.items():
-        line = summary[row] = {"runs": float(max(map(len, columns.values()), default=0))}
-        for name, values in columns.items():
-            std = statistics.stdev(values) if len(values) > 1 else 0.0
-            line |= {name: statistics.fmean(values), f"{name}_std": std}
-            line[f"{name}_runs"] = float(len(values))
-    return summary
-
-
-def measure(ended: "Ended") -> dict[str, float]:
-    """Collect what is compared of a run; a target that it did not reach is absent."""
-    from coterie.report.summary import make_headline
-
-    if not ended.history:
-        return {}
-    settings, last = ended.trial.config.evaluate, ended.history[-1]
-    head = make_headline(ended.history, settings.targets, settings.metric)
-    values: dict[str, float] = {}
-    if head.final and head.best:
-        values |= {"final": head.final[0], "best": head.best[0]}
-    values |= {name: last.metrics[name] for name in _FINAL if name in last.metrics}
-    for target in head.targets:
-        if target.rounds is not None and target.bytes is not None:
-            values[f"rounds to {target.value:g}"] = float(target.rounds)
-            values[f"MB to {target.value:g}"] = target.bytes / MEGABYTE
-    values[_SECONDS] = statistics.median(event.seconds for event in ended.history)
-    return values
-
-
-def render(summary: Mapping[str, Mapping[str, float]], targets: Sequence[float]) -> str:
-    """Format the table: mean and spread over seeds, times as ratios to the first row."""
-    measured = set().union(*summary.values())
-    columns = [name for name in ("final", "best", *_FINAL) if name in measured]
-    columns += [f"{what} to {target:g}" for target in targets for what in ("rounds", "MB")]
-    base = next((row[_SECONDS] for row in summary.values() if _SECONDS in row), None)
-    lines = [["", "runs", *(name.replace("_", " ") for name in columns), "time ratio"]]
-    for name, row in summary.items():
-        own = row.get(_SECONDS)
-        ratio = f"{own / base:.2f}" if own and base else "-"
-        cells = (format_cell(row, column) for column in columns)
-        lines.append([name, f"{row['runs']:.0f}", *cells, ratio])
-    return align_columns(lines)
-
-
-def format_cell(row: Mapping[str, float], column: str) -> str:
-    """Format mean and spread, and how many runs never reached a target."""
-    if column not in row:
-        return "-"
-    digits = 1 if column.startswith(("rounds", "MB")) else 4
-    text = f"{row[column]:.{digits}f}"
-    if row["runs"] > 1:
-        text += f" ± {row[f'{column}_std']:.{digits}f}"
-    missing = int(row["runs"] - row[f"{column}_runs"])
-    return f"{text} ({missing} never)" if missing else text

@@ -61,13 +61,13 @@ def show(kind: Annotated[str | None, _KIND] = None, debug: Debug = False) -> Non
     if kind is not None and kind not in _KINDS:
         hint = registry.nearest(kind, _KINDS) or f"; there are: {', '.join(_KINDS)}"
         raise ConfigError(f"there is nothing called {kind!r} to list{hint}")
+    if kind and not sys.stdout.isatty():  # for programs
+        typer.echo("\n".join(entries(kind)))
+        return
     for category in [kind] if kind else _KINDS:
-        if sys.stdout.isatty():
-            typer.echo(category)
-            echo_table(list(entries(category).items()))
-            typer.echo()
-        else:
-            typer.echo("\n".join(entries(category)))
+        typer.echo(category)
+        echo_table(list(entries(category).items()))
+        typer.echo()
 
 
 def _describe_alias(entry: Mapping[str, Any]) -> str:

@@ -89,14 +89,12 @@ def measures(summary: Mapping[str, Any], width: int = 0) -> list[tuple[str, str,
     return [(name, f"{value:>{width}.4f}", _MEANINGS.get(name, "")) for name, value in values]
 
 
-def rows(
-    experiment: "Experiment", summary: Mapping[str, Any], width: int | None = None
-) -> Iterator[str]:
+def rows(experiment: "Experiment", summary: Mapping[str, Any], width: int) -> Iterator[str]:
     """Tabulate samples by client and class, as far as it is readable and fits the width."""
     classes, clients = summary["classes"], len(summary["clients"])
     shown = min(classes, _CLASSES)
     table = tabulate(experiment, summary, shown)
-    while width and shown and max(map(len, table.splitlines())) > width:
+    while shown and max(map(len, table.splitlines())) > width:
         shown -= 1
         table = tabulate(experiment, summary, shown)
     yield table

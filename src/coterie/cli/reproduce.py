@@ -10,7 +10,7 @@ from rich.console import Console
 
 from coterie.cli.listing import entries
 from coterie.cli.options import Debug
-from coterie.cli.terminal import echo_table
+from coterie.cli.terminal import echo_table, find_width
 from coterie.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def reproduce(
             typer.echo("nothing is run: what is sent is counted, in seconds")
             return
         outcome = count_study(study)
-        typer.echo(f"{to_text(outcome)}\nkept in {write_outcome(outcome, out)}")
+        typer.echo(f"{to_text(outcome, find_width())}\nkept in {write_outcome(outcome, out)}")
         return
     if scale == "smoke":
         typer.echo(describe_smoke(study))
@@ -111,7 +111,7 @@ def reproduce(
     scores, failures = run_study(
         study, out, resume, lambda s: write_outcome(conclude(s), out), typer.echo, show_progress
     )
-    typer.echo(f"\n{to_text(conclude(scores))}")
+    typer.echo(f"\n{to_text(conclude(scores), find_width())}")
     if study.recipe.features is not None:
         from coterie.reproduce.features import write_features
 

@@ -1,4 +1,7 @@
-"""Text on a terminal: long lines end at words. Elsewhere lines are left whole, for programs."""
+"""Text on a terminal: long lines end at words. Elsewhere lines of text are left whole.
+
+Tables fit the terminal, and 80 columns elsewhere.
+"""
 
 import shutil
 import sys
@@ -13,28 +16,26 @@ _NARROWEST = 20  # columns of the last cell; below that its further lines begin 
 _MARGIN = 4
 
 
-def find_width() -> int | None:
-    """Return the columns of the terminal; None if the output is not one."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def find_width() -> int:
+    """Return the columns that a table may have: $COLUMNS, else those of the terminal, else 80."""
+    return shutil.get_terminal_size().columns
 
 
 def echo(text: str, *, err: bool = False) -> None:
     """Print a line; on a terminal it is broken between words."""
     stream = sys.stderr if err else sys.stdout
     if stream.isatty():
-        text = _wrap(text, shutil.get_terminal_size().columns)
+        text = _wrap(text, find_width())
     typer.echo(text, err=err)
 
 
 def echo_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print cells in aligned columns; on a terminal the last column is broken between words."""
-    lines = align_columns(rows)
-    if sys.stdout.isatty() and rows:
-        indent = sum(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:-1])
-        width = shutil.get_terminal_size().columns
-        indent = indent if width - indent >= _NARROWEST else _MARGIN
-        lines = "\n".join(_wrap(line, width, " " * indent) for line in lines.splitlines())
-    typer.echo(lines)
+    """Print cells in aligned columns; the last column is broken between words."""
+    indent = sum(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:-1])
+    width = find_width()
+    indent = indent if width - indent >= _NARROWEST else _MARGIN
+    for line in align_columns(rows).splitlines():
+        typer.echo(_wrap(line, width, " " * indent))
 
 
 def _wrap(text: str, width: int, indent: str = "") -> str:

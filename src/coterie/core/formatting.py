@@ -1,13 +1,15 @@
 """Text for people: counts, sizes, durations, shortened lists, tables."""
 
 import re
-from collections.abc import Collection, Sequence
+import textwrap
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 MEGABYTE = 1e6
 _QUOTED, _WORD, _LINE = 100, 300, 1000  # most characters of a value, a path, a message
 _LISTED = 8  # longer lists end with "and N more"
+_GAP = 2  # columns of space between two cells
 
 
 def counted(number: int, noun: str) -> str:
@@ -76,12 +78,67 @@ def align_columns(lines: Sequence[Sequence[str]], right: Collection[int] = ()) -
     """Lay out cells in aligned columns; those whose index is in `right` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
-        "  ".join(
+        (" " * _GAP)
+        .join(
             cell.rjust(width) if i in right else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
+        )
+        .rstrip()
         for line in lines
     )
+
+
+def fit_columns(lines: Sequence[Sequence[str]], width: int) -> str:
+    """Lay out a table, head first, within a width.
+
+    Heads are broken between words. Columns for which there is no room follow in a block below,
+    with the first column again.
+    """
+    whole = align_columns(lines)
+    if max(map(len, whole.splitlines()), default=0) <= width:
+        return whole
+    columns = list(zip(*lines, strict=True))
+    first = _narrow(columns[0], width // 2)
+    room = width - _measure(first) - _GAP
+    blocks = _fill_blocks([_narrow(column, room) for column in columns[1:]], room)
+    return "\n\n".join(_stack([first, *block]) for block in blocks)
+
+
+def _narrow(column: Sequence[str], limit: int) -> list[list[str]]:
+    """Break the head to the width of the cells, and cells to a limit, between words."""
+    head, *cells = column
+    longest = max((len(word) for word in head.split()), default=1)
+    goal = max(longest, min(limit, max(map(len, cells), default=1)), 1)
+    return [_break(cell, goal) for cell in column]
+
+
+def _break(text: str, width: int) -> list[str]:
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return lines or [""]
+
+
+def _measure(column: Sequence[Sequence[str]]) -> int:
+    return max(len(line) for cell in column for line in cell)
+
+
+def _fill_blocks(columns: Sequence[list[list[str]]], room: int) -> Iterator[list[list[list[str]]]]:
+    """Put as many columns into a block as there is room for, at least one."""
+    block: list[list[list[str]]] = []
+    for column in columns:
+        if block and sum(_measure(c) + _GAP for c in [*block, column]) - _GAP > room:
+            yield block
+            block = []
+        block.append(column)
+    yield block
+
+
+def _stack(columns: Sequence[Sequence[Sequence[str]]]) -> str:
+    """Lay out cells that have several lines each."""
+    rows: list[list[str]] = []
+    for cells in zip(*columns, strict=True):
+        height = max(map(len, cells))
+        rows += [[cell[at] if at < len(cell) else "" for cell in cells] for at in range(height)]
+    return align_columns(rows)
 
 
 @dataclass(frozen=True)
@@ -92,9 +149,9 @@ class TextTable:
     head: Sequence[str]
     lines: Sequence[Sequence[str]]
 
-    def to_text(self) -> str:
-        """Format it for a terminal, without its title."""
-        return align_columns([self.head, *self.lines])
+    def to_text(self, width: int) -> str:
+        """Format it for a terminal of a width, without its title."""
+        return fit_columns([self.head, *self.lines], width)
 
     def to_markdown(self) -> str:
         """Format it as Markdown, without its title."""

@@ -4,6 +4,7 @@ import functools
 import json
 import statistics
 import subprocess
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -126,10 +127,11 @@ def _build_grid(cell: Cell, recipe: Recipe, grid: Sequence[GridScore]) -> TextTa
     return TextTable(f"{cell.name}: what was tried, on the first seed", head, lines)
 
 
-def to_text(outcome: Outcome) -> str:
-    """Format tables and claims for a terminal."""
-    parts = [f"{table.title}\n{table.to_text()}" for table in build_tables(outcome)]
-    claims = [f"{finding.verdict}: {finding.text}" for finding in find_claims(outcome)]
+def to_text(outcome: Outcome, width: int) -> str:
+    """Format tables and claims for a terminal of a width."""
+    parts = [f"{table.title}\n{table.to_text(width)}" for table in build_tables(outcome)]
+    lines = (f"{finding.verdict}: {finding.text}" for finding in find_claims(outcome))
+    claims = [textwrap.fill(line, width, subsequent_indent="  ") for line in lines]
     return "\n\n".join([*parts, "\n".join(claims)]).rstrip()
 
 

@@ -7,6 +7,7 @@ from coterie.core.formatting import (
     TextTable,
     align_columns,
     escape_controls,
+    fit_columns,
     format_bytes,
     one_line,
     quote,
@@ -38,7 +39,7 @@ def test_columns_are_as_wide_as_their_longest_cell() -> None:
 
 def test_a_table_is_text_or_markdown() -> None:
     table = TextTable("title", ["", "a|b"], [["row", "1"]])
-    assert table.to_text() == "     a|b\nrow  1"
+    assert table.to_text(80) == "     a|b\nrow  1"
     assert table.to_markdown() == "|  | a\\|b |\n|---|---|\n| row | 1 |"
 
 
@@ -78,3 +79,35 @@ def test_a_message_is_one_line_with_the_beginning_and_the_end_of_what_it_quotes(
 def test_every_error_of_ours_is_one_line() -> None:
     assert str(CoterieError("a\nb\x1b[2J")) == "a b\\x1b[2J"
     assert str(NoReplies()) == ""
+
+
+WIDE = [
+    ["", "final", "client accuracy worst decile", "rounds to 0.9"],
+    ["fedavg", "0.9012 ± 0.0123", "0.8012 ± 0.0123", "12.0 ± 1.0 (1 never)"],
+    ["local.lr=0.01 partition.beta=0.1", "0.9", "-", "3.0"],
+]
+
+
+def test_a_table_that_fits_is_left_as_it_is() -> None:
+    assert fit_columns(WIDE, 200) == align_columns(WIDE)
+
+
+def test_heads_are_broken_before_columns_are() -> None:
+    lines = fit_columns([["", "client accuracy worst decile"], ["fedavg", "0.8012"]], 20)
+    assert lines.splitlines() == [
+        "        client",
+        "        accuracy",
+        "        worst",
+        "        decile",
+        "fedavg  0.8012",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_columns_without_room_follow_below_with_the_names_again(width: int) -> None:
+    text = fit_columns(WIDE, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("fedavg") == len(text.split("\n\n")) > 1 or width == 80
+    for row in WIDE[1:]:
+        for cell in row[1:]:  # no number is cut
+            assert cell in text

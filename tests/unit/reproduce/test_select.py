@@ -11,7 +11,7 @@ from coterie.reproduce.plan import Study, locate_run, make_study, select
 from coterie.reproduce.recipe import Claim, parse
 from coterie.reproduce.runs import list_trials
 from coterie.reproduce.scores import Scores
-from coterie.reproduce.tables import build_tables
+from coterie.reproduce.tables import build_tables, to_text
 from coterie.reproduce.verdicts import check_claim
 
 GRID = {"method.mu": [0.1, 1.0]}
@@ -120,3 +120,18 @@ def test_a_claim_about_all_columns_is_tested_where_both_rows_are(tmp_path: Path)
     findings = [check_claim(claim, outcome, str) for claim in said]
     assert [finding.verdict for finding in findings] == ["holds", *["not tested here"] * 2]
     assert [table.title for table in build_tables(outcome)] == ["one", "two"]
+
+
+def test_tables_and_claims_fit_a_terminal_with_every_number_whole(tmp_path: Path) -> None:
+    values = {
+        ("FedAvg", "one"): [0.6, 0.61],
+        ("FedProx", "one"): [0.7, 0.71],
+        ("MOON, twice", "one"): [0.5, 0.72],
+    }
+    outcome = concluded(three(), values)
+    text = to_text(outcome, 60)
+    assert max(map(len, text.splitlines())) <= 60
+    for table in build_tables(outcome):
+        assert table.to_text(60) != table.to_text(200)
+        for cell in (cell for line in table.lines for cell in line):
+            assert cell in text
