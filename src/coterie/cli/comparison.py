@@ -20,8 +20,8 @@ _MISSING = "-"
 
 
 @dataclass(frozen=True)
-class Column:
-    """A quantity that is compared, by its name in JSON; of a target also its value."""
+class SummaryColumn:
+    """What is compared, by its name in JSON; of a target also its value."""
 
     name: str
     target: float | None = None
@@ -44,13 +44,13 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Row:
+class SummaryRow:
     """The finished runs of one method or setting."""
 
     runs: int
-    values: Mapping[Column, Spread]
+    values: Mapping[SummaryColumn, Spread]
 
-    def show(self, column: Column) -> str:
+    def show(self, column: SummaryColumn) -> str:
         """Format mean and spread, and how many runs never reached a target."""
         value = self.values.get(column)
         if value is None:
@@ -63,15 +63,15 @@ class Row:
         return f"{text} ({missing} never)" if missing else text
 
 
-def summarise(runs: Iterable[Ended]) -> dict[str, Row]:
+def summarise(runs: Iterable[Ended]) -> dict[str, SummaryRow]:
     """Take mean and spread over the finished runs of every row."""
-    rows: dict[str, dict[Column, list[float]]] = {}
+    rows: dict[str, dict[SummaryColumn, list[float]]] = {}
     for ended in runs:
         columns = rows.setdefault(ended.trial.row, {})
         for column, value in measure(ended).items():
             columns.setdefault(column, []).append(value)
     return {
-        name: Row(
+        name: SummaryRow(
             runs=max(map(len, columns.values()), default=0),
             values={column: _spread(values) for column, values in columns.items()},
         )
@@ -84,25 +84,25 @@ def _spread(values: Sequence[float]) -> Spread:
     return Spread(statistics.fmean(values), std, len(values))
 
 
-def measure(ended: Ended) -> dict[Column, float]:
+def measure(ended: Ended) -> dict[SummaryColumn, float]:
     """Collect what is compared of a run; a target that it did not reach is absent."""
     if not ended.history:
         return {}
     settings, last = ended.trial.config.evaluate, ended.history[-1]
     head = make_headline(ended.history, settings.targets, settings.metric)
-    values: dict[Column, float] = {}
+    values: dict[SummaryColumn, float] = {}
     if head.final and head.best:
-        values |= {Column("final"): head.final[0], Column("best"): head.best[0]}
-    values |= {Column(name): last.metrics[name] for name in _FINAL if name in last.metrics}
+        values |= {SummaryColumn("final"): head.final[0], SummaryColumn("best"): head.best[0]}
+    values |= {SummaryColumn(name): last.metrics[name] for name in _FINAL if name in last.metrics}
     for target in head.targets:
         if target.rounds is not None and target.bytes is not None:
-            values[Column(_ROUNDS, target.value)] = float(target.rounds)
-            values[Column(_MEGABYTES, target.value)] = target.bytes / MEGABYTE
-    values[Column(_SECONDS)] = statistics.median(event.seconds for event in ended.history)
+            values[SummaryColumn(_ROUNDS, target.value)] = float(target.rounds)
+            values[SummaryColumn(_MEGABYTES, target.value)] = target.bytes / MEGABYTE
+    values[SummaryColumn(_SECONDS)] = statistics.median(event.seconds for event in ended.history)
     return values
 
 
-def make_table(summary: Mapping[str, Row], targets: Sequence[float]) -> TextTable:
+def make_table(summary: Mapping[str, SummaryRow], targets: Sequence[float]) -> TextTable:
     """Make the table: mean and spread over seeds, times as ratios to the first row."""
     columns = list(_list_columns(summary, targets))
     ratios = _compare_times(summary)
@@ -115,17 +115,19 @@ def make_table(summary: Mapping[str, Row], targets: Sequence[float]) -> TextTabl
     return TextTable("", ["", "runs", *heads, "time ratio"], lines)
 
 
-def _list_columns(summary: Mapping[str, Row], targets: Sequence[float]) -> Iterator[Column]:
+def _list_columns(
+    summary: Mapping[str, SummaryRow], targets: Sequence[float]
+) -> Iterator[SummaryColumn]:
     """List what at least one row has, and every target."""
     measured = {column.name for row in summary.values() for column in row.values}
-    yield from (Column(name) for name in ("final", "best", *_FINAL) if name in measured)
+    yield from (SummaryColumn(name) for name in ("final", "best", *_FINAL) if name in measured)
     for target in targets:
-        yield from (Column(what, target) for what in (_ROUNDS, _MEGABYTES))
+        yield from (SummaryColumn(what, target) for what in (_ROUNDS, _MEGABYTES))
 
 
-def _compare_times(summary: Mapping[str, Row]) -> dict[str, float | None]:
+def _compare_times(summary: Mapping[str, SummaryRow]) -> dict[str, float | None]:
     """Divide the seconds of a round by those of the first row that has any."""
-    times = {name: row.values.get(Column(_SECONDS)) for name, row in summary.items()}
+    times = {name: row.values.get(SummaryColumn(_SECONDS)) for name, row in summary.items()}
     base = next((time.mean for time in times.values() if time and time.mean), None)
     return {name: time.mean / base if time and base else None for name, time in times.items()}
 
@@ -134,7 +136,9 @@ def _show_ratio(ratio: float | None) -> str:
     return _MISSING if ratio is None else f"{ratio:.2f}"
 
 
-def to_json(summary: Mapping[str, Row], settings: EvaluateSettings, runs: Iterable[Ended]) -> bytes:
+def to_json(
+    summary: Mapping[str, SummaryRow], settings: EvaluateSettings, runs: Iterable[Ended]
+) -> bytes:
     """Encode the table: every number under a name in snake_case, beside the text that is shown."""
     ratios = _compare_times(summary)
     rows = [
@@ -145,11 +149,14 @@ def to_json(summary: Mapping[str, Row], settings: EvaluateSettings, runs: Iterab
             "targets": [
                 {
                     "target": target,
-                    **{what: _encode(row, Column(what, target)) for what in (_ROUNDS, _MEGABYTES)},
+                    **{
+                        what: _encode(row, SummaryColumn(what, target))
+                        for what in (_ROUNDS, _MEGABYTES)
+                    },
                 }
                 for target in settings.targets
             ],
-            _SECONDS: _encode(row, Column(_SECONDS)),
+            _SECONDS: _encode(row, SummaryColumn(_SECONDS)),
             "time_ratio": {"value": ratios[name], "shown": _show_ratio(ratios[name])},
         }
         for name, row in summary.items()
@@ -168,7 +175,7 @@ def to_json(summary: Mapping[str, Row], settings: EvaluateSettings, runs: Iterab
     return f"{json.dumps(document, indent=1, ensure_ascii=False)}\n".encode()
 
 
-def _encode(row: Row, column: Column) -> dict[str, Any]:
+def _encode(row: SummaryRow, column: SummaryColumn) -> dict[str, Any]:
     """Encode mean, spread and runs of a quantity; those of none are null."""
     value = row.values.get(column)
     numbers = (value.mean, value.std, value.runs) if value else (None, None, 0)
