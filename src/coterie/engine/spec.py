@@ -76,7 +76,9 @@ def describe_environment(spec: Spec) -> dict[str, str]:
     """Describe what must be the same wherever a client's bits are to be the same."""
     environment = exact.environment(spec.device)
     if spec.net.kernel == "native":
-        environment["kernels"] = loaded().variant
+        kernels = loaded()
+        environment["kernels"] = kernels.variant
+        environment["kernel library"] = kernels.digest[:16]
     return environment
 
 

@@ -34,7 +34,7 @@ from coterie.experiment.tables import (
 from coterie.kit.evaluator import Evaluator
 from coterie.kit.method import FederatedEvaluator, Method
 from coterie.kit.objective import Objective
-from coterie.native.library import kernel_in_use
+from coterie.native.library import kernel_in_use, note_fallback
 from coterie.nets.weights import pin
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # keys that TOML takes without quotes
@@ -73,6 +73,7 @@ class Config:
     objects: Mapping[str, Any] = field(default_factory=dict)  # parts that only this process has
     by_group: Mapping[str, Any] | None = None
     """Keys of `by-group`, which divides data with groups; None: `[partition]` is meant for them."""
+    notes: tuple[str, ...] = ()  # what the user should know of how it was resolved
 
     def with_part(self, table: str, part: Any, values: Mapping[str, Any]) -> "Config":
         """Replace the part of a table, and the table by its values."""
@@ -168,6 +169,7 @@ def resolve_request(asked: Request) -> Config:
     objects |= {f"evaluate.{key}": evaluators.made[key] for key in evaluators.local}
     devices = (built["run"].device, *built["executor"].devices)
     pinned = pin(built["net"])
+    fallback = note_fallback(pinned.kernel, devices)
     changes: Tables = {
         "executor": {"kind": _choose_executor(objects, asked, built["executor"].kind)},
         # a run resumes only under the same kernel
@@ -186,6 +188,7 @@ def resolve_request(asked: Request) -> Config:
         evaluators=evaluators.made,
         objects=objects,
         by_group=_read_by_group(asked),
+        notes=(fallback,) if fallback else (),
     )
     _check_together(config)
     return config

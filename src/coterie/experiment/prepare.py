@@ -103,7 +103,7 @@ def prepare(config: Config, folder: Path, given: Divided | None = None) -> Exper
     if config.method.pooled:
         shares = shares.pooled()
     experiment = assemble(config, folder, dataset, shares, settled.unseen)
-    notes = (*loaded.notes, *dataset.notes, *settled.notes)
+    notes = (*config.notes, *loaded.notes, *dataset.notes, *settled.notes)
     experiment = replace(experiment, holdout=loaded.holdout, notes=notes)
     check_rounds(experiment)
     return experiment

@@ -3,9 +3,11 @@
 It needs a C compiler and Python's own library, nothing else. Every source is compiled once for each
 kind of vectors that the processor family has and each precision; which of them runs is decided when
 they are loaded. One more variant, `plain`, is made of the loops that say what a kernel computes.
+A record beside the library has its size and SHA-256: to load a file that is cut off is deadly.
 """
 
 import hashlib
+import json
 import os
 import platform
 import shutil
@@ -54,6 +56,16 @@ def fingerprint() -> str:
     return digest.hexdigest()[:16]
 
 
+def record_of(library: Path) -> Path:
+    """Return the path of the record of a library."""
+    return library.with_suffix(".json")
+
+
+def describe(library: bytes) -> dict[str, int | str]:
+    """Describe a library by what its record keeps."""
+    return {"bytes": len(library), "sha256": hashlib.sha256(library).hexdigest()}
+
+
 def compiler() -> list[str]:
     """The C compiler: `$CC`, else the first of the usual names."""
     if named := os.environ.get("CC", "").split():
@@ -74,40 +86,53 @@ def build(library: Path = LIBRARY, flags: Sequence[str] = ()) -> None:
         folder = Path(name)
         objects = [folder / "dispatch.o"]
         named = f'-DSOURCES="{fingerprint()}"'
-        _call([*command, *_COMMON, *flags, named, "-c", FOLDER / "dispatch.c", "-o", objects[0]])
+        _call([*command, *_COMMON, *flags, named, "-c", FOLDER / "dispatch.c"], objects[0])
         for variant, (size, sums, vectors) in variants.items():
             given = (f"-DVARIANT={variant}", f"-DVECTOR_BYTES={size}", f"-DMOST_SUMS={sums}")
             for source, (precisions, exact) in _SOURCES.items():
                 for bits in precisions:
                     objects.append(folder / f"{variant}-{bits}-{source}.o")
                     options = [*_COMMON, *vectors, *exact, *flags, *given, f"-DPRECISION={bits}"]
-                    _call([*command, *options, "-c", FOLDER / source, "-o", objects[-1]])
+                    _call([*command, *options, "-c", FOLDER / source], objects[-1])
         whole = folder / "kernels.so"
-        _call([*command, "-shared", *flags, *objects, "-lm", "-o", whole])
-        beside = library.with_name(f".{library.name}.{os.getpid()}")
-        shutil.copyfile(whole, beside)
-        beside.replace(library)
+        _call([*command, "-shared", *flags, *objects, "-lm"], whole)
+        made = whole.read_bytes()
+    for name in ("coterie_sources", "coterie_variants", *(f"_f32_{one}" for one in variants)):
+        if name.encode() not in made:
+            raise CannotBuild(f"{command[0]} made a library without the symbol {name}")
+    record = json.dumps(describe(made)).encode()
+    for path, content in ((record_of(library), record), (library, made)):
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        beside.write_bytes(content)
+        beside.replace(path)
 
 
 def build_or_explain() -> bool:
     """Build the library, or leave a note of why there is none; whether there is one."""
     REASON.unlink(missing_ok=True)
     try:
-        build()
+        build(LIBRARY)
     except CannotBuild as error:
-        LIBRARY.unlink(missing_ok=True)
+        for path in (LIBRARY, record_of(LIBRARY)):
+            path.unlink(missing_ok=True)
         REASON.write_text(f"{error}\n")
         return False
     return True
 
 
-def _call(command: Sequence[str | Path]) -> None:
-    words = [str(word) for word in command]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+def _call(command: Sequence[str | Path], output: Path) -> None:
+    """Run the compiler, which has to write the file `output`."""
+    words = [str(word) for word in (*command, "-o", output)]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise CannotBuild(f"{words[0]} cannot be run: {error.strerror or error}") from error
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         said = next((line for line in lines if "error" in line), lines[0])
         raise CannotBuild(f"{words[0]} failed: {said}")
+    if not output.is_file() or not output.stat().st_size:
+        raise CannotBuild(f"{words[0]} succeeded, but wrote no {output.name}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from coterie.core.errors import ConfigError
 from coterie.core.settings import KernelKind
-from coterie.native.build import LIBRARY, REASON, fingerprint
+from coterie.native.build import LIBRARY, REASON, describe, fingerprint, record_of
 from coterie.native.interface import BOTH, SINGLE
 
 LANES = 16  # samples are padded to a multiple of it
@@ -22,6 +23,7 @@ VECTORS = "COTERIE_VECTORS"  # a variant by name instead of the fastest
 PLACE = "COTERIE_KERNELS"  # a library by its path instead of the installed one
 
 Value = Tensor | float | ctypes.Structure | ctypes.Array[Any] | None  # of an argument
+_AGAIN = "build it again: python -m coterie.native.build"
 _TYPES = {torch.float32: "f32", torch.float64: "f64"}
 
 
@@ -30,6 +32,7 @@ class Missing:
     """Why there are no kernels."""
 
     reason: str
+    unfit: bool = False  # whether some were built or named, and cannot be used
 
 
 class Library:
@@ -37,6 +40,7 @@ class Library:
 
     def __init__(self, path: Path, variant: str) -> None:
         self.path, self.variant = path, variant
+        self.digest = verify(path)  # another compiler or other flags make another library
         loaded = ctypes.CDLL(str(path))
         self._functions: dict[tuple[str, torch.dtype], Any] = {}
         for dtype, suffix in _TYPES.items():
@@ -52,13 +56,34 @@ class Library:
             raise MemoryError(f"no memory for the kernel {name!r}")
 
 
+def verify(path: Path) -> str:
+    """Return the SHA-256 of a library that is as it was built; `OSError` says what is wrong.
+
+    It is compared before it is loaded: code that is cut off or changed kills a process.
+    """
+    found, record = describe(path.read_bytes()), record_of(path)
+    try:
+        built = json.loads(record.read_bytes())
+        length, digest = built["bytes"], built["sha256"]
+    except FileNotFoundError:
+        raise OSError(f"its record {record.name} is not there; {_AGAIN}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise OSError(f"its record {record.name} is damaged; {_AGAIN}") from error
+    if found["bytes"] != length:
+        raise OSError(f"it has {found['bytes']} bytes, and was built with {length}; {_AGAIN}")
+    if found["sha256"] != digest:
+        raise OSError(f"its bytes are not those that were built; {_AGAIN}")
+    return str(digest)
+
+
 def variants(path: Path) -> list[str]:
     """The variants in a library that this processor can run, the fastest first."""
+    verify(path)
     loaded = ctypes.CDLL(str(path))
     for name in ("coterie_sources", "coterie_variants"):
         getattr(loaded, name).restype = ctypes.c_char_p
     if loaded.coterie_sources().decode() != fingerprint():
-        raise OSError("they were built from other sources; install Coterie again")
+        raise OSError(f"it was built from other sources; {_AGAIN}")
     return str(loaded.coterie_variants().decode()).split()
 
 
@@ -69,17 +94,17 @@ def library() -> Library | Missing:
     path = Path(named) if named else LIBRARY
     if not path.is_file():
         if named:
-            return Missing(f"{PLACE} = {named} is not there")
+            return Missing(f"{PLACE} = {named} is not there", unfit=True)
         why = REASON.read_text().strip() if REASON.is_file() else "Coterie was not installed"
         return Missing(f"they were not built: {why}")
     try:
         usable = variants(path)
         chosen = os.environ.get(VECTORS) or usable[0]
         if chosen not in usable:
-            return Missing(f"{VECTORS} = {chosen} is not among {', '.join(usable)}")
+            return Missing(f"{VECTORS} = {chosen} is not among {', '.join(usable)}", unfit=True)
         return Library(path, chosen)
     except (OSError, AttributeError) as error:
-        return Missing(f"{path} cannot be used: {error}")
+        return Missing(f"{path} cannot be used: {error}", unfit=True)
 
 
 def loaded() -> Library:
@@ -104,6 +129,14 @@ def kernel_in_use(kernel: KernelKind, devices: tuple[str, ...]) -> Literal["nati
         return kernel
     usable = _elsewhere(devices) is None and not isinstance(kernels, Missing)
     return "native" if usable and asked != "torch" else "torch"
+
+
+def note_fallback(kernel: KernelKind, devices: tuple[str, ...]) -> str:
+    """Say that a run has torch although kernels were built, and why; else nothing."""
+    kernels, (source, asked) = library(), _asked(kernel)
+    if asked != "auto" or _elsewhere(devices) or isinstance(kernels, Library) or not kernels.unfit:
+        return ""
+    return f"{source} is torch here, which is slower, as the kernels do not fit: {kernels.reason}"
 
 
 def in_words(devices: tuple[str, ...]) -> str:

@@ -14,7 +14,7 @@ import torch
 import toy
 from coterie.core import codec
 from coterie.core.bundle import Bundle
-from coterie.core.errors import ConfigError, DataError
+from coterie.core.errors import ConfigError, DataError, RunFailed
 from coterie.core.settings import ExecutorSettings
 from coterie.core.task import METHOD, Attempt, Round, Task
 from coterie.data import copies
@@ -206,6 +206,18 @@ def test_a_node_that_dies_of_bfloat16_is_not_used(
     answer = json.loads(actor.open(json.dumps(head).encode(), [], []))
     assert answer["kind"] == "failed" and "was killed by SIGILL" in answer["reason"]
     actor._settings.close()
+
+
+def test_other_kernels_on_a_node_are_noted_once_and_other_versions_are_refused() -> None:
+    cluster, notes = executor.Cluster.__new__(executor.Cluster), list[str]()
+    cluster._environment = {"torch": "2.9", "kernels": "avx2", "kernel library": "0123"}
+    cluster._noted, cluster._note = set(), notes.append
+    for _ in range(2):
+        cluster._compare({"torch": "2.9", "kernels": "avx2", "kernel library": "4567"})
+    (note,) = notes
+    assert "kernel library 4567, this process kernel library 0123: the bits may differ" in note
+    with pytest.raises(RunFailed, match=r"a node has torch 2\.8, this process torch 2\.9"):
+        cluster._compare({"torch": "2.8"})
 
 
 def test_what_cannot_be_opened_is_answered_with_the_reason(direct: None) -> None:

@@ -1,5 +1,6 @@
 """Building the kernels: whole or not at all, with a reason that is kept."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -58,9 +59,51 @@ def test_a_compiler_that_fails_silently_is_a_reason(
     assert "exit status 3" in (elsewhere / "kernels.txt").read_text()
 
 
+def test_a_compiler_that_writes_nothing_is_a_reason(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("kernels.so", "kernels.json"):
+        (elsewhere / name).write_bytes(b"of another time")
+    monkeypatch.setenv("CC", f"{sys.executable} -c pass")
+    assert not build_or_explain()
+    said = (elsewhere / "kernels.txt").read_text()
+    assert said == f"{sys.executable} succeeded, but wrote no dispatch.o\n"
+    assert not (elsewhere / "kernels.so").exists() and not (elsewhere / "kernels.json").exists()
+
+
+def test_a_compiler_that_cannot_be_run_is_a_reason(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (elsewhere / "broken").write_bytes(b"\x7fELF")
+    (elsewhere / "broken").chmod(0o755)
+    monkeypatch.setenv("CC", str(elsewhere / "broken"))
+    assert not build_or_explain()
+    assert "broken cannot be run: " in (elsewhere / "kernels.txt").read_text()
+
+
+def test_a_library_is_built_with_its_symbols_and_a_record(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pretend(text: str) -> None:
+        write = f"import sys; open(sys.argv[sys.argv.index('-o') + 1], 'w').write({text!r})"
+        (elsewhere / "cc.py").write_text(write)
+
+    monkeypatch.setenv("CC", f"{sys.executable} -IS {elsewhere / 'cc.py'}")
+    pretend("nothing that could be called")
+    assert not build_or_explain()
+    assert "a library without the symbol coterie_sources" in (elsewhere / "kernels.txt").read_text()
+    variants = {**module._X86, **module._OTHERS}
+    names = ["coterie_sources", "coterie_variants", *(f"turn_f32_{name}" for name in variants)]
+    pretend(" ".join(names))
+    assert build_or_explain()
+    made = (elsewhere / "kernels.so").read_bytes()
+    assert made.decode() == " ".join(names)
+    assert json.loads((elsewhere / "kernels.json").read_bytes()) == module.describe(made)
+
+
 def test_a_build_takes_the_reason_away(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (elsewhere / "kernels.txt").write_text("once there was no compiler\n")
-    monkeypatch.setattr(module, "build", lambda: (elsewhere / "kernels.so").write_bytes(b"new"))
+    monkeypatch.setattr(module, "build", lambda library: library.write_bytes(b"new"))
     assert build_or_explain()
     assert sorted(path.name for path in elsewhere.glob("kernels.*")) == ["kernels.c", "kernels.so"]
 

@@ -1,21 +1,28 @@
 """Which kernels are used, by configuration, environment and device; or why there are none."""
 
 import _ctypes
+import ctypes
+import json
+import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from native_reference import VARIANTS, needs_kernels
 
+import coterie
 import toy
 from coterie.core.errors import ConfigError
+from coterie.engine.record import Event, NoteEvent
 from coterie.experiment.config import resolve
 from coterie.experiment.prepare import prepare
 from coterie.experiment.tables import parse_overrides
 from coterie.native import library as module
+from coterie.native.build import describe, record_of
 from coterie.native.library import (
     CHOICE,
     PLACE,
@@ -140,14 +147,55 @@ def test_vectors_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_kernels
 def test_a_library_is_chosen_by_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    copy = tmp_path / "other.so"
-    copy.write_bytes(loaded().path.read_bytes())
+    copy = put(tmp_path / "other.so", loaded().path.read_bytes())
     monkeypatch.setenv(PLACE, str(copy))
     library.cache_clear()
     assert loaded().path == copy
     copy.unlink()
     library.cache_clear()
-    assert library() == Missing(f"COTERIE_KERNELS = {copy} is not there")
+    assert library() == Missing(f"COTERIE_KERNELS = {copy} is not there", unfit=True)
+
+
+def put(path: Path, content: bytes, record: bytes | None = None) -> Path:
+    """Write a library, with the record of a whole one or another."""
+    path.write_bytes(content)
+    whole = json.dumps(describe(content)).encode()
+    record_of(path).write_bytes(whole if record is None else record)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda path: os.truncate(path, 3000), r"it has 3000 bytes, and was built with \d+"),
+        (lambda path: os.truncate(path, 0), r"it has 0 bytes, and was built with \d+"),
+        (lambda path: flip(path, 2000), "its bytes are not those that were built"),
+        (lambda path: record_of(path).unlink(), r"its record other\.json is not there"),
+        (lambda path: record_of(path).write_text("{}"), r"its record other\.json is damaged"),
+        (lambda path: flip(record_of(path), 0), r"its record other\.json is damaged"),
+    ],
+)
+@needs_kernels
+def test_a_library_that_is_not_as_it_was_built_is_never_loaded(
+    damage: Callable[[Path], object], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = put(tmp_path / "other.so", loaded().path.read_bytes())
+    damage(path)
+    monkeypatch.setenv(PLACE, str(path))
+    monkeypatch.setattr(ctypes, "CDLL", None)
+    library.cache_clear()
+    found = library()
+    assert isinstance(found, Missing) and found.unfit
+    assert re.search(f"cannot be used: {reason}; build it again", found.reason)
+    assert kernel_in_use("auto", ("cpu",)) == "torch"
+    with pytest.raises(ConfigError, match=f"has no kernels here: .*{reason}"):
+        kernel_in_use("native", ("cpu",))
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
 
 
 @needs_kernels
@@ -158,9 +206,34 @@ def test_a_library_of_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch) 
     found = library()
     assert isinstance(found, Missing)
     assert found.reason == (
-        f"{path} cannot be used: they were built from other sources; install Coterie again"
+        f"{path} cannot be used: it was built from other sources; build it again: "
+        "python -m coterie.native.build"
     )
     assert kernel_in_use("auto", ("cpu",)) == "torch"
+
+
+@needs_kernels
+def test_a_run_says_that_kernels_do_not_fit(
+    toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "fingerprint", lambda: "0123456789abcdef")
+    library.cache_clear()
+    notes: dict[str, list[str]] = {"auto": [], "torch": []}
+    for kernel, heard in notes.items():
+
+        def listen(event: Event, heard: list[str] = heard) -> None:
+            if isinstance(event, NoteEvent):
+                heard.append(event.text)
+
+        net = {"kernel": kernel}
+        toy.run(toy_data, tmp_path / kernel, net=net, recorders=[listen], run={"rounds": 1})
+    (note,) = [text for text in notes["auto"] if "kernel" in text]
+    assert note.startswith("net.kernel = 'auto' is torch here") and "other sources" in note
+    assert not [text for text in notes["torch"] if "kernel" in text]
+
+
+def test_where_no_kernels_were_built_a_run_says_nothing(no_library: Path) -> None:
+    assert resolve({}).notes == ()
 
 
 def test_a_file_that_is_no_library_is_refused(
@@ -219,6 +292,25 @@ def test_another_variant_is_another_environment(
     library.cache_clear()
     with pytest.raises(ConfigError, match=f"kernels {VARIANTS[0]}, this is kernels generic"):
         toy.run(toy_data, tmp_path / "run", net={"kernel": "native"}, resume=True)
+
+
+@needs_kernels
+def test_other_bytes_of_the_same_variant_are_another_environment(
+    toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = toy.tables(toy_data, net={"kernel": "native"})
+    with pytest.raises(toy.Killed):
+        stop = [toy.StopAfter(2, toy.Killed)]
+        coterie.run(native, out=tmp_path / "run", recorders=stop)
+    before = loaded()
+    other = put(tmp_path / "other.so", before.path.read_bytes() + b"\0")  # as of another compiler
+    monkeypatch.setenv(PLACE, str(other))
+    library.cache_clear()
+    assert loaded().variant == before.variant
+    here, there = loaded().digest[:16], before.digest[:16]
+    with pytest.raises(ConfigError, match=f"library {there}, this is kernel library {here}"):
+        coterie.run(native, out=tmp_path / "run", resume=True)
+    coterie.run(native, out=tmp_path / "run", resume=True, allow_inexact=True)
 
 
 DIGEST = """
