@@ -20,9 +20,15 @@ RESUME = (
 )
 
 
-def open_to_write(path: Path, mode: str = "wb") -> IO[bytes]:
-    """Open a file to write bytes: a new one, or with `ab`, `a+b` or `r+b` an existing one."""
-    file: IO[Any] = path.open(mode)
+def open_to_write(path: Path, mode: str = "wb", follow: bool = True) -> IO[bytes]:
+    """Open a file to write bytes: a new one, or with `ab`, `a+b` or `r+b` an existing one.
+
+    Without `follow` a symbolic link is an error (ELOOP): the file behind it may be anybody's.
+    """
+    also = 0 if follow else os.O_NOFOLLOW
+    file: IO[Any] = open(  # noqa: SIM115 - the caller closes it
+        path, mode, opener=lambda name, flags: os.open(name, flags | also, 0o666)
+    )
     return file
 
 

@@ -5,6 +5,7 @@ one is refused. Of tables it finds the columns, which become a form when they ar
 agreed is kept in `federation.json` of the run, so that a restarted server asks nobody again.
 """
 
+import hashlib
 import json
 import secrets
 from collections import Counter
@@ -116,6 +117,10 @@ class Federation:
         """Write it as JSON has it."""
         return asdict(self)
 
+    def digest(self) -> str:
+        """Compute a hash of all that the clients agreed on."""
+        return hashlib.sha256(json.dumps(self.to_plain(), sort_keys=True).encode()).hexdigest()
+
     def write(self, folder: Path) -> None:
         """Write `federation.json`, atomically."""
         replace_durably(folder / FILE, json.dumps(self.to_plain(), indent=1).encode())
@@ -151,7 +156,7 @@ class Federation:
             columns=self.form.columns,
             name="sites",
             path=folder,
-            fingerprint=self.run,
+            fingerprint=self.digest(),
         )
         shares = [dict(zip(ids, part, strict=True)) for part in (train, test)]
         return dataset, Partition(shares[0], shares[1], tuple(names))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core import exact
-from coterie.core.errors import ConfigError
+from coterie.core.errors import CheckpointError, ConfigError
 from coterie.core.task import ClientId
 from coterie.data.datasets import Dataset
 from coterie.data.labels import ClassNames
@@ -21,6 +21,7 @@ from coterie.deploy.gather import Patience, form_federation
 from coterie.deploy.handshake import Declined, Terms, hash_schema, list_learned, make_common
 from coterie.deploy.link import ServerLink
 from coterie.deploy.own_data import OwnData
+from coterie.engine import rundir
 from coterie.engine.loop import Standing
 from coterie.engine.record import Recorder, Recorders
 from coterie.experiment.config import Config
@@ -55,6 +56,11 @@ def serve(
     with exact.exact_arithmetic(), open_folder(folder, resume, "deploy"):
         if (folder / FILE).exists():
             federation = Federation.read(folder)
+        elif rundir.is_used(folder):
+            raise CheckpointError(
+                f"{folder / FILE} is missing, so that nothing says which clients the run in "
+                f"{folder} has; put it back, or choose another --out"
+            )
         else:
             announce(recorders, "waiting for clients")
             terms = Terms(common, list_learned(common, classes), classes)
@@ -136,7 +142,8 @@ def _load_tests(tests: OwnData, common: Config, blank: Dataset) -> Dataset:
         loaded = own_data.number_classes(loaded, blank.class_names)
     except Declined as reason:
         raise ConfigError(f"data.root = {tests.root!r} cannot be tested with: {reason}") from None
-    return replace(blank, x_test=loaded.x_test, y_test=loaded.y_test)
+    fingerprint = f"{blank.fingerprint}:{loaded.fingerprint}"
+    return replace(blank, x_test=loaded.x_test, y_test=loaded.y_test, fingerprint=fingerprint)
 
 
 class _Invitation:

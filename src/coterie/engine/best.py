@@ -6,16 +6,17 @@ Its round, value and SHA-256 are part of a commit. The file is written before th
 resumed run never keeps a best round that was not committed.
 """
 
-import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from coterie.core import files
 from coterie.core.bundle import Tensors
 from coterie.core.files import disk_errors, make_folder
+from coterie.engine import copies
 from coterie.engine.record import RoundEvent
-from coterie.engine.rundir import write_weights
+from coterie.engine.rundir import has_hash, write_weights
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Best:
 
 
 class BestWeights:
-    """The weights of the best rounds that checkpoints refer to."""
+    """The weights of the best rounds that checkpoints refer to, each with a second copy."""
 
     def __init__(self, run: Path) -> None:
         self.folder = run / "checkpoints" / "best"
@@ -38,19 +39,26 @@ class BestWeights:
         """Write the weights of a best round durably, and return it with their SHA-256."""
         with disk_errors(self.folder):
             make_folder(self.folder.parent)
-        return replace(best, sha256=write_weights(self._path(best.round), weights))
+        path = self._path(best.round)
+        sha256 = write_weights(path, weights)
+        copies.make_copy(path, renew=True)  # there may be one of another attempt
+        return replace(best, sha256=sha256)
 
     def read(self, best: Best) -> bytes | None:
-        """Read the file of a best round; None if it is missing or damaged."""
-        try:
-            data = self._path(best.round).read_bytes()
-        except OSError:
-            return None
-        return data if hashlib.sha256(data).hexdigest() == best.sha256 else None
+        """Read the file of a best round, or its copy; None if both are missing or damaged."""
+        path = copies.find_intact(self._path(best.round), partial(has_hash, best.sha256))
+        return path.read_bytes() if path is not None else None
+
+    def mend(self, best: Best) -> str | None:
+        """Restore the file of a best round from its copy, if it is damaged, and say so."""
+        return copies.mend(self._path(best.round), partial(has_hash, best.sha256))
 
     def prune(self, rounds: Collection[int]) -> None:
         """Remove the weights of all other rounds."""
         kept = {self._path(round).name for round in rounds}
+        for path in self.folder.glob(f"*.safetensors{copies.SUFFIX}"):
+            if path.name.removesuffix(copies.SUFFIX) not in kept:
+                files.remove_file(path)
         for path in self.folder.glob("*.safetensors"):
             if path.name not in kept:
                 files.remove_file(path)

@@ -1,31 +1,57 @@
 """Checkpoints: a round is committed if and only if its directory has a valid manifest.
 
     checkpoints/round_000012/   server.safetensors  state.json  manifest.json (SHA-256 of both)
+                                metrics.jsonl (a copy; its SHA-256 is in state.json)
     checkpoints/best/           weights of the best rounds (`engine/best.py`)
     blobs/<sha256>              large arrays of server states, shared by checkpoints
 
 A commit syncs the metrics lines, writes `round_000012.tmp/`, syncs its files and the folder,
 renames it, syncs the parent, and prunes. A crash at any moment leaves the previous checkpoint or
 this one.
+
+What several checkpoints rely on exists twice, so that one damaged file costs one checkpoint at
+most: the metrics, and the second copies (`engine/copies.py`) of blobs, of the best weights and of
+client states that no client has replaced since the checkpoint before.
 """
 
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from coterie.core import codec, files
 from coterie.core.bundle import Blob, Bundle, ServerState
 from coterie.core.errors import CheckpointError, CodecError
-from coterie.core.files import disk_errors, make_folder, sync_folder, write_durably
+from coterie.core.files import (
+    disk_errors,
+    make_folder,
+    replace_durably,
+    sync_folder,
+    write_durably,
+)
 from coterie.core.task import ClientId
+from coterie.engine import copies
 from coterie.engine.best import Best, BestWeights
 from coterie.engine.client_states import StateStore
+from coterie.engine.record import MetricsFile
 
 _SERVER, _STATE, _MANIFEST = "server.safetensors", "state.json", "manifest.json"
+_METRICS = "metrics.jsonl"
+_BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, CodecError, CheckpointError)
+_ROUND = re.compile(r"round_([0-9]{6,})")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a run computes: its configuration, but for what may change, and a digest of its data."""
+
+    config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    data: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,13 +67,20 @@ class Position:
     metrics_sha256: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)  # what the bits depend on
     best: Best | None = None  # the best round so far, if there is a global model
+    origin: Origin | None = None
+    attempt: int = 0  # that committed it
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Position":
-        """Parse what `asdict` and JSON wrote; older checkpoints have no best round."""
+        """Parse what `asdict` and JSON wrote; older checkpoints have no best round, no origin."""
         states = {int(c): (int(r), str(d)) for c, (r, d) in values.pop("states").items()}
-        best = values.pop("best", None)
-        return cls(states=states, best=Best(**best) if best else None, **values)
+        best, origin = (values.pop(key, None) for key in ("best", "origin"))
+        return cls(
+            states=states,
+            best=Best(**best) if best else None,
+            origin=Origin(**origin) if origin else None,
+            **values,
+        )
 
 
 class CheckpointStore:
@@ -56,13 +89,16 @@ class CheckpointStore:
     def __init__(self, run: Path, keep: int = 2, has_states: bool = True) -> None:
         self.run, self.keep, self.has_states = run, keep, has_states
         self.folder, self.blobs = run / "checkpoints", run / "blobs"
-        self.best = BestWeights(run)
+        self.best, self.states = BestWeights(run), StateStore(run / "clients")
+        self.metrics = MetricsFile(run / _METRICS)
+        self._copied: dict[ClientId, int] = {}  # clients whose state has a copy, and its round
         self._references: dict[int, frozenset[str]] = {}  # blobs, by checkpoint
 
     def rounds(self) -> list[int]:
         """List the rounds that have a checkpoint directory, oldest first."""
-        names = (path.name for path in self.folder.glob("round_*/"))
-        return sorted(int(name[6:]) for name in names if name[6:].isdigit())
+        found = (_ROUND.fullmatch(path.name) for path in self.folder.glob("round_*/"))
+        rounds = {int(match[1]) for match in found if match}
+        return sorted(round for round in rounds if self._path(round).is_dir())
 
     def commit(self, server: ServerState, position: Position) -> None:
         """Write the checkpoint of a round durably and atomically, then prune old ones."""
@@ -77,6 +113,8 @@ class CheckpointStore:
             {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
         ).encode()
         with disk_errors(final, sum(map(len, contents.values()))):
+            if self.metrics.path.exists():
+                contents[_METRICS] = self.metrics.path.read_bytes()[: position.metrics_bytes]
             try:
                 files.remove_tree(temporary)
                 make_folder(self.folder)
@@ -93,6 +131,20 @@ class CheckpointStore:
                 files.remove_tree(self._path(old))
             self.best.prune(self._list_best())
             self.remove_unused_blobs(Bundle())
+            self._copy_shared(server, position)
+
+    def _copy_shared(self, server: ServerState, position: Position) -> None:
+        """Make second copies of blobs, and of states that the checkpoint before relies on too."""
+        for blob in server.blobs.values():
+            if blob.path.parent == self.blobs:
+                copies.make_copy(blob.path)
+        before = max((round for round in self.rounds() if round < position.round), default=None)
+        if not self.has_states or before is None:
+            return
+        shared = {c: round for c, (round, _) in position.states.items() if round <= before}
+        new = [client for client, round in shared.items() if self._copied.get(client) != round]
+        self.states.duplicate(position.states, new, before)
+        self._copied |= shared
 
     def adopt_blobs(self, server: ServerState) -> ServerState:
         """Move a state's blobs from the spool folder to that of the checkpoints."""
@@ -115,13 +167,12 @@ class CheckpointStore:
     def remove_unused_blobs(self, server: ServerState) -> None:
         """Remove blobs that neither a checkpoint nor the current state refers to."""
         current = {blob.sha256 for blob in server.blobs.values()}
-        others = [path for path in self.blobs.glob("*") if path.name not in current]
-        if others:
+        names = {path.name.removesuffix(copies.SUFFIX) for path in self.blobs.glob("*")}
+        if others := names - current:
             committed = frozenset[str]().union(*map(self._read_references, self.rounds()))
             with disk_errors(self.blobs):
-                for path in others:
-                    if path.name not in committed:
-                        files.remove_file(path)
+                for name in others - committed:
+                    copies.remove(self.blobs / name)
 
     def load_newest(self) -> tuple[ServerState, Position, list[str]] | None:
         """Load the newest valid checkpoint; also return the problems of newer ones.
@@ -147,37 +198,96 @@ class CheckpointStore:
             if later > round:
                 files.remove_tree(self._path(later))
 
-    def _read(self, round: int) -> tuple[ServerState, Position]:
-        folder, metrics = self._path(round), self.run / "metrics.jsonl"
+    def read_metrics(self, position: Position) -> bytes | None:
+        """Read the committed lines, from the run or from the checkpoint; None if both are damaged.
+
+        Checkpoints of older versions have no copy of them.
+        """
+        for path in (self.metrics.path, self._path(position.round) / _METRICS):
+            with contextlib.suppress(OSError):
+                lines = path.read_bytes()[: position.metrics_bytes]
+                if hashlib.sha256(lines).hexdigest() == position.metrics_sha256:
+                    return lines
+        return None
+
+    def find_damaged_metrics(self) -> str | None:
+        """Say if the lines of a finished run are not those that its last checkpoint committed.
+
+        Without a whole checkpoint nothing is known about them.
+        """
+        path = self.metrics.path
         try:
-            manifest = json.loads((folder / _MANIFEST).read_bytes())
-            data = {name: (folder / name).read_bytes() for name in (_SERVER, _STATE)}
-            for name, content in data.items():
-                if hashlib.sha256(content).hexdigest() != manifest[name]:
-                    raise CheckpointError(f"{folder / name} does not match its manifest")
-            server = codec.decode(data[_SERVER])
-            position = Position.from_json(json.loads(data[_STATE]))
+            position = self._read_position(max(self.rounds(), default=-1))
+        except _BROKEN:
+            return None
+        lines = path.read_bytes() if path.is_file() else b""
+        if hashlib.sha256(lines).hexdigest() == position.metrics_sha256:
+            return None
+        return f"{path} is missing or damaged"
+
+    def mend(self, server: ServerState, position: Position) -> Iterator[str]:
+        """Restore what a checkpoint that was loaded relies on, where it is damaged, and say so."""
+        lines = self.read_metrics(position)
+        assert lines is not None  # the checkpoint was loaded
+        if self.metrics.restore(lines):
+            yield f"{self.metrics.path} was missing or damaged, and is restored from a checkpoint"
+        copy = self._path(position.round) / _METRICS
+        if not copy.exists() or copy.read_bytes() != lines:
+            replace_durably(copy, lines)
+        notes = [copies.mend(blob.path, partial(_is_blob, blob)) for blob in server.blobs.values()]
+        notes += [self.best.mend(position.best)] if position.best else []
+        notes += self.states.mend(position.states, position.round) if self.has_states else []
+        yield from filter(None, notes)
+
+    def _read(self, round: int) -> tuple[ServerState, Position]:
+        folder = self._path(round)
+        try:
+            server = self._find_blobs(codec.decode(self._read_file(round, _SERVER)))
+            position = self._read_position(round)
+            if position.round != round:
+                raise CheckpointError(f"{folder} is the checkpoint of round {position.round}")
             for blob in server.blobs.values():
-                if not blob.is_intact():
+                if not copies.find_intact(blob.path, partial(_is_blob, blob)):
                     raise CheckpointError(f"{folder}: the blob {blob.path} is missing or damaged")
-            states = StateStore(self.run / "clients")
-            expected = position.states if self.has_states else {}
-            if problem := states.find_problem(expected, position.round):
+            exact = position.origin is not None  # older checkpoints do not know every state
+            if self.has_states and (
+                problem := self.states.find_problem(position.states, position.round, exact)
+            ):
                 raise CheckpointError(f"{folder}: {problem}")
-            lines = metrics.read_bytes()[: position.metrics_bytes] if metrics.exists() else b""
-            if hashlib.sha256(lines).hexdigest() != position.metrics_sha256:
-                raise CheckpointError(f"{folder}: {metrics} has changed since it was committed")
-        except (OSError, ValueError, KeyError, TypeError, CodecError) as error:
+            if self.read_metrics(position) is None:
+                path = self.metrics.path
+                raise CheckpointError(f"{folder}: {path} has changed since it was committed")
+        except CheckpointError:
+            raise
+        except _BROKEN as error:
             raise CheckpointError(f"{folder}: {type(error).__name__}: {error}") from error
         return server, position
+
+    def _read_position(self, round: int) -> Position:
+        return Position.from_json(json.loads(self._read_file(round, _STATE)))
+
+    def _read_file(self, round: int, name: str) -> bytes:
+        """Read a file of a checkpoint, and compare it with the manifest."""
+        folder = self._path(round)
+        manifest, data = json.loads((folder / _MANIFEST).read_bytes()), (folder / name).read_bytes()
+        if hashlib.sha256(data).hexdigest() != manifest[name]:
+            raise CheckpointError(f"{folder / name} does not match its manifest")
+        return data
+
+    def _find_blobs(self, server: ServerState) -> ServerState:
+        """Look for blobs in this run directory, wherever it was when they were committed."""
+        blobs = {
+            name: replace(blob, path=self.blobs / blob.sha256)
+            for name, blob in server.blobs.items()
+        }
+        return Bundle(server.tensors, server.scalars, blobs)
 
     def _list_best(self) -> set[int]:
         """List the best rounds that checkpoints refer to; a damaged one refers to none."""
         rounds = set[int]()
         for round in self.rounds():
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                state = json.loads((self._path(round) / _STATE).read_bytes())
-                if (best := Position.from_json(state).best) is not None:
+            with contextlib.suppress(*_BROKEN):
+                if (best := self._read_position(round).best) is not None:
                     rounds.add(best.round)
         return rounds
 
@@ -193,3 +303,7 @@ class CheckpointStore:
 
     def _path(self, round: int) -> Path:
         return self.folder / f"round_{round:06d}"
+
+
+def _is_blob(blob: Blob, path: Path) -> bool:
+    return replace(blob, path=path).is_intact()

@@ -15,9 +15,9 @@ from coterie.core.bundle import ServerState, Tensors
 from coterie.core.errors import CheckpointError, RunFailed
 from coterie.core.formatting import counted
 from coterie.core.settings import Checkpoint, Cohort
-from coterie.core.task import METHOD, Attempt, Round
+from coterie.core.task import METHOD, Attempt, ClientId, Round
 from coterie.engine.best import Best, count_stale, find_best
-from coterie.engine.checkpoints import CheckpointStore, Position
+from coterie.engine.checkpoints import CheckpointStore, Origin, Position
 from coterie.engine.cohort import (
     FEW_CLIENTS,
     Invited,
@@ -43,6 +43,7 @@ class Plan:
     evaluation: Evaluation
     folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    origin: Origin = field(default_factory=Origin)
     data: str = ""  # a description, for the user
     baseline: str = ""  # the metric before training, in words
     remote: bool = False  # the states of clients are on other machines, and are checked there
@@ -111,7 +112,8 @@ class Loop:
     def start(self) -> Standing:
         """Make the standing before the first round."""
         server = self.store.adopt_blobs(self.parts.start())
-        return Standing(server, Position(environment=self.plan.environment), ())
+        position = Position(environment=self.plan.environment, origin=self.plan.origin)
+        return Standing(server, position, ())
 
     def write_personal(self, standing: Standing) -> None:
         """Make every client write its own model, as of the last round, to a file."""
@@ -137,7 +139,7 @@ class Loop:
         measured = Measured()
         if self.plan.evaluation.due(round):
             measured = self.plan.evaluation.measure(self.player, round, server, self._attempt)  # 10
-        states = {**before.position.states, **replies.states}
+        states = {**before.position.states, **replies.states, **self._find_lost_states(replies)}
         event = RoundEvent(
             round=round.index,
             stage=stage.name,
@@ -167,6 +169,17 @@ class Loop:
         history = (*before.history, event)
         standing = Standing(server, position, history, before.best_weights)
         return self._close(self._note_best(standing), replies)
+
+    def _find_lost_states(self, replies: Replies) -> dict[ClientId, tuple[int, str]]:
+        """Look for states that clients saved in this round although their replies were lost."""
+        round, states = replies.round.index, dict[ClientId, tuple[int, str]]()
+        if self.plan.remote or not self.store.states.folder.is_dir():
+            return states
+        for client in replies.asked:
+            known = client in replies.states
+            if not known and (digest := self.store.states.find_digest(client, round)):
+                states[client] = (round, digest)
+        return states
 
     def _add_details(self, event: RoundEvent, measured: Measured, finished: bool) -> RoundEvent:
         """Add what was measured by client to the event, and to the last one that by class."""
@@ -238,7 +251,12 @@ class Loop:
     def _commit(self, standing: Standing) -> Standing:
         """Commit a round; the weights of a new best round are written first, then released."""
         size, sha256 = self.metrics.sync(len(standing.history))
-        position = replace(standing.position, metrics_bytes=size, metrics_sha256=sha256)
+        position = replace(
+            standing.position,
+            metrics_bytes=size,
+            metrics_sha256=sha256,
+            attempt=self._attempt.number,
+        )
         if position.best is not None and standing.best_weights is not None:
             best = self.store.best.write(position.best, standing.best_weights)
             position = replace(position, best=best)

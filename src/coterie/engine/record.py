@@ -9,7 +9,8 @@ from typing import Any
 
 from coterie.core import files
 from coterie.core.errors import CheckpointError
-from coterie.core.files import disk_errors
+from coterie.core.files import disk_errors, replace_durably
+from coterie.engine.in_place import open_in_place
 
 Confusion = Sequence[Sequence[int]]
 _OF_SOME_ROUNDS = ("unseen", "confusion", "recall", "client_confusion")
@@ -119,19 +120,28 @@ class MetricsFile:
         except (ValueError, TypeError) as error:
             raise CheckpointError(f"{self.path} cannot be read: {error}") from error
 
+    def restore(self, committed: bytes) -> bool:
+        """Bring the file back to its committed lines; return whether these were damaged."""
+        damaged = not self.path.exists() or self.path.read_bytes()[: len(committed)] != committed
+        if damaged and committed:
+            replace_durably(self.path, committed)
+            return True
+        self.truncate(len(committed))
+        return False
+
     def truncate(self, committed: int) -> None:
         """Remove the lines of rounds that were never committed."""
-        with disk_errors(self.path), files.open_to_write(self.path, "ab") as file:
+        with disk_errors(self.path), open_in_place(self.path) as file:
             files.truncate(file, committed)
 
     def append(self, event: RoundEvent) -> None:
         """Append an event."""
-        with disk_errors(self.path), files.open_to_write(self.path, "ab") as file:
+        with disk_errors(self.path), open_in_place(self.path) as file:
             files.write(file, event.line().encode())
 
     def sync(self, lines: int) -> tuple[int, str]:
         """Truncate to the first lines and sync them; return their length and SHA-256."""
-        with disk_errors(self.path), files.open_to_write(self.path, "a+b") as file:
+        with disk_errors(self.path), open_in_place(self.path) as file:
             file.seek(0)
             data = b"".join(file.readlines()[:lines])
             files.truncate(file, len(data))

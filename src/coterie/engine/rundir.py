@@ -16,10 +16,14 @@ from safetensors.torch import save
 from coterie.core import files
 from coterie.core.bundle import Tensors
 from coterie.core.errors import CheckpointError, ConfigError
-from coterie.core.files import replace_durably
+from coterie.core.files import disk_errors, replace_durably
+from coterie.engine.client_states import StateStore
+from coterie.engine.in_place import open_in_place
 
 _LOCK, _ATTEMPT = ".lock", ".attempt"
+_MOST_ATTEMPTS = 10**9  # a higher count is damage
 _READS, _PAUSE = 10, 0.05  # seconds
+_LONGEST = 400  # bytes of a lock or a count that are looked at
 
 
 @contextlib.contextmanager
@@ -28,10 +32,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
     try:
         files.mkdir(folder)
         # Python opens files with close-on-exec, so that workers do not inherit the lock
-        file = files.open_to_write(folder / _LOCK, "a+b")
+        file = open_in_place(folder / _LOCK)
     except OSError as error:
+        reason = error.strerror or error
         raise CheckpointError(
-            f"cannot use the run directory {folder}: {error.strerror}; choose another --out"
+            f"cannot use the run directory {folder}: {reason}; choose another --out"
         ) from error
     with file:
         try:
@@ -39,7 +44,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             holder = _read_holder(file)
             raise ConfigError(f"{folder} is in use by {holder}; choose another --out") from None
-        with files.disk_errors(folder / _LOCK):
+        with disk_errors(folder / _LOCK):
             files.truncate(file, 0)
             files.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
         yield
@@ -50,37 +55,60 @@ def _read_holder(file: IO[bytes]) -> str:
     for _ in range(_READS):
         time.sleep(_PAUSE)
         file.seek(0)
-        if name := file.read().strip():
-            return name.decode(errors="replace")
+        if name := file.read(_LONGEST).decode(errors="replace").strip():
+            return name.splitlines()[0]
     return "another process"
 
 
 def write_weights(path: Path, weights: Tensors) -> str:
     """Write a model to a safetensors file, atomically, and return its SHA-256."""
-    copies = {name: tensor.clone().contiguous() for name, tensor in weights.items()}
-    data: bytes = save(copies, metadata={"format": "pt"})
+    data = encode_weights(weights)
     replace_durably(path, data)
     return hashlib.sha256(data).hexdigest()
 
 
-def next_attempt(folder: Path) -> int:
-    """Number this start of the run; if the counter is lost, the client states show the last one."""
+def encode_weights(weights: Tensors) -> bytes:
+    """Encode a model as safetensors; equal weights give equal bytes."""
+    copies = {name: tensor.clone().contiguous() for name, tensor in weights.items()}
+    data: bytes = save(copies, metadata={"format": "pt"})
+    return data
+
+
+def has_hash(sha256: str, path: Path) -> bool:
+    """Whether a file is there and has this SHA-256."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    except OSError:
+        return False
+
+
+def next_attempt(folder: Path, committed: int = 0) -> int:
+    """Number this start of the run, above every attempt that is known.
+
+    If the count is lost, the client states and the attempt that was committed show the last one.
+    """
     path = folder / _ATTEMPT
-    states = folder.glob("clients/*/*.*.safetensors")
-    number = 1 + max((int(state.name.split(".")[1]) for state in states), default=0)
-    with contextlib.suppress(OSError, ValueError):
-        number = max(number, int(path.read_text()) + 1)
-    replace_durably(path, str(number).encode())
-    return number
+    last = max(committed, StateStore(folder / "clients").last_attempt())
+    with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
+        counted = int(file.read(_LONGEST).decode("ascii"))
+        if counted < _MOST_ATTEMPTS:
+            last = max(last, counted)
+    replace_durably(path, str(last + 1).encode())
+    return last + 1
 
 
 def clean(folder: Path) -> None:
     """Remove incomplete files of a killed process; needs the lock, before workers are started."""
-    for pattern in ("*.tmp", "clients/*/*.tmp", "personal/*.tmp", "checkpoints/best/*.tmp"):
-        for incomplete in folder.glob(pattern):
-            with files.disk_errors(incomplete):
-                files.remove_file(incomplete)
+    places = ("", "clients/*/", "personal/", "checkpoints/best/", "checkpoints/*/", "blobs/")
+    for place in places:
+        for incomplete in folder.glob(f"{place}*.tmp"):
+            if not incomplete.is_dir():
+                with disk_errors(incomplete):
+                    files.remove_file(incomplete)
     for leftover in [folder / "spool", folder / "evaluation", *folder.glob("checkpoints/*.tmp")]:
+        if leftover.is_symlink():
+            files.remove_file(leftover)
         files.remove_tree(leftover)
 
 

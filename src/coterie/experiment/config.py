@@ -6,7 +6,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,12 +86,15 @@ class Config:
         spelled = {SPELLING.get(name, name): to_lists(value) for name, value in values.items()}
         return self.with_part(table, part, {**self.tables[table], **spelled})
 
+    def identity(self) -> Tables:
+        """Return the tables that make the experiment; the others may change in a run."""
+        return {name: table for name, table in self.tables.items() if name not in _UNHASHED}
+
     def hash(self) -> str:
         """Compute a hash that is equal for runs of the same experiment."""
         kept = {
             name: {key: v for key, v in table.items() if not _is_as_before(name, key, v)}
-            for name, table in self.tables.items()
-            if name not in _UNHASHED
+            for name, table in self.identity().items()
         }
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
@@ -110,14 +113,20 @@ class Config:
 
     def difference(self, written: Tables) -> str | None:
         """Describe the first key that differs from a saved configuration (`to_toml`)."""
-        for name, table in self.tables.items():
+        for key, there, here in self.differences(written):
+            return f"{key} is {quote(there)} there and {quote(here)} here"
+        return None
+
+    def differences(
+        self, written: Mapping[str, Mapping[str, Any]]
+    ) -> Iterator[tuple[str, Any, Any]]:
+        """List the keys that differ from a saved configuration, with the values there and here."""
+        for name, table in self.identity().items():
             later = {key: value for key, value in _LATER.get(name, {}).items() if key in table}
             saved = {**later, **written.get(name, {})}
-            for key in (*table, *saved) if name not in _UNHASHED else ():
-                there, here = saved.get(key), table.get(key)
-                if there != here:
-                    return f"{name}.{key} is {quote(there)} there and {quote(here)} here"
-        return None
+            for key in dict.fromkeys((*table, *saved)):
+                if saved.get(key) != table.get(key):
+                    yield f"{name}.{key}", saved.get(key), table.get(key)
 
 
 def _is_as_before(table: str, key: str, value: Any) -> bool:

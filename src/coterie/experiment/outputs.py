@@ -15,8 +15,10 @@ from coterie.core.task import METHOD
 from coterie.data.batches import DataShard
 from coterie.engine import embedding, rundir
 from coterie.engine.best import Best
+from coterie.engine.checkpoints import CheckpointStore
 from coterie.engine.loop import Loop, Standing
 from coterie.experiment.model_file import (
+    MODEL_FILE,
     InputDescription,
     ModelFile,
     SavedWeights,
@@ -26,7 +28,7 @@ from coterie.experiment.model_file import (
 from coterie.experiment.prepare import Experiment
 from coterie.kit.method import Method
 from coterie.nets.norm import batch_norm_buffers
-from coterie.report.page import write_report
+from coterie.report.page import is_whole, write_report
 
 MODEL, BEST, PERSONAL, REPORT = "model.safetensors", "best.safetensors", "personal", "report.html"
 _OF_MACHINE = (
@@ -37,12 +39,15 @@ _OF_MACHINE = (
 
 
 def describe_model(experiment: Experiment, weights: Tensors | None = None) -> ModelFile:
-    """Describe the network of a run, its input, classes and clients; the files come at the end."""
+    """Describe the network of a run, its input, classes and clients; the files come at the end.
+
+    It is as read from its file: lists where a table has tuples.
+    """
     config, dataset, parts = experiment.config, experiment.dataset, experiment.parts
     nets = parts.nets(METHOD)
     sent = nets.weights() if weights is None else weights
     net = {k: v for k, v in config.tables["net"].items() if not k.startswith(_OF_MACHINE)}
-    return ModelFile(
+    described = ModelFile(
         coterie=exact.environment(experiment.spec.device)["coterie"],
         method=config.tables["method"],
         objective=config.tables["objective"],
@@ -63,22 +68,49 @@ def describe_model(experiment: Experiment, weights: Tensors | None = None) -> Mo
         kept=tuple(name for name in nets["model"].state_dict() if name not in sent),
         own_nets=type(parts.method).nets is not Method.nets,
     )
+    return ModelFile.from_json(described.to_json())
 
 
-def is_complete(experiment: Experiment, folder: Path, standing: Standing) -> bool:
-    """Whether all outputs of a finished run exist."""
-    outputs = [REPORT]
-    if experiment.parts.method.model(standing.server) is not None:
-        outputs += [MODEL, embedding.EMBEDDING] if experiment.config.record.embedding else [MODEL]
-    if leaves_personal(experiment) and not experiment.remote:
-        outputs.append(PERSONAL)
-    if standing.position.best is not None:
-        outputs.append(BEST)
+def find_damage(folder: Path) -> str | None:
+    """Describe the first output of a finished run that is missing, or not as it was written.
+
+    Only files of the run directory are looked at: weights by the hashes in `model.json`, the page
+    by its own, and the rounds by that of the newest checkpoint, if there is one.
+    """
     try:
         described = read_model_file(folder)
-    except DataError:
-        return False
-    return bool(described.weights) and all((folder / name).exists() for name in outputs)
+    except DataError as error:
+        return str(error)
+    saved = described.weights
+    for file in filter(None, (saved.last, saved.best, *saved.personal.values())):
+        if not rundir.has_hash(file.sha256, folder / file.file):
+            return f"{folder / file.file} is missing or damaged"
+    if not is_whole(folder / REPORT):
+        return f"{folder / REPORT} is missing or damaged"
+    return CheckpointStore(folder).find_damaged_metrics()
+
+
+def find_lost_outputs(experiment: Experiment, folder: Path, standing: Standing) -> str | None:
+    """Describe the first output of a finished run that is missing, damaged or of another run."""
+    if damage := find_damage(folder):
+        return damage
+    described, best = read_model_file(folder), standing.position.best
+    weights, saved = experiment.parts.method.model(standing.server), described.weights
+    expected = describe_model(experiment, weights)
+    if replace(described, coterie="", weights=SavedWeights()) != replace(expected, coterie=""):
+        return f"{folder / MODEL_FILE} is not of this run"
+    if weights is not None:
+        data = rundir.encode_weights(weights)
+        if saved.last is None or saved.last.sha256 != hashlib.sha256(data).hexdigest():
+            return f"{folder / MODEL} is not of this run"
+        if experiment.config.record.embedding and not (folder / embedding.EMBEDDING).exists():
+            return f"{folder / embedding.EMBEDDING} is missing"
+    if best is not None and (saved.best is None or saved.best.sha256 != best.sha256):
+        return f"{folder / BEST} is not of this run"
+    own = leaves_personal(experiment) and not experiment.remote
+    if own and set(saved.personal) != set(experiment.partition.names):
+        return f"{folder / PERSONAL} has not the models of all clients"
+    return None
 
 
 def leaves_personal(experiment: Experiment) -> bool:

@@ -19,6 +19,7 @@ from coterie.data.checks import NOBODY
 from coterie.data.datasets import Dataset
 from coterie.data.heterogeneity import measure
 from coterie.data.partition import Partition
+from coterie.engine.checkpoints import Origin
 from coterie.engine.cohort import count_asked, count_invited, list_clients
 from coterie.engine.evaluation import Evaluation
 from coterie.engine.loop import Plan
@@ -63,7 +64,7 @@ class Experiment:
             "heterogeneity": measure(table, sizes=[*shares.sizes().values()]),
             "dataset": dataset.name,
             "fingerprint": dataset.fingerprint,
-            "digest": f"{shares.digest()}:{dataset.fingerprint}",
+            "digest": self.data_digest(),
             "classes": dataset.classes,
             "class_names": list(dataset.class_names),
             "clients": [
@@ -73,6 +74,10 @@ class Experiment:
                 for c, row in zip(list_clients(shares), table, strict=True)
             ],
         }
+
+    def data_digest(self) -> str:
+        """Compute a digest of the data and of how they are divided."""
+        return f"{self.partition.digest()}:{self.dataset.fingerprint}"
 
     @property
     def trained(self) -> Partition:
@@ -205,6 +210,7 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
         evaluation,
         folder,
         environment,
+        Origin(config.identity(), experiment.data_digest()),
         described,
         remote=experiment.remote,
     )

@@ -1,6 +1,5 @@
 """Runs a configuration from its start, or resumes it."""
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,18 +9,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.core import exact
-from coterie.core.errors import CheckpointError, ConfigError, DataError, Interrupted
-from coterie.core.files import replace_durably
+from coterie.core.errors import ConfigError, Interrupted
 from coterie.core.task import Executor
 from coterie.engine import rundir
-from coterie.engine.loop import Loop, Plan, Standing
+from coterie.engine.loop import Loop, Standing
 from coterie.engine.play import Player
 from coterie.engine.record import Recorder, Recorders
 from coterie.engine.tensorboard import TensorBoard
 from coterie.experiment.baseline import keep_baseline
 from coterie.experiment.config import Config, load
 from coterie.experiment.given import Divided
-from coterie.experiment.outputs import REPORT, describe_model, is_complete, write_outputs
+from coterie.experiment.outputs import REPORT, find_lost_outputs, write_outputs
 from coterie.experiment.prepare import (
     Experiment,
     make_executor,
@@ -29,12 +27,11 @@ from coterie.experiment.prepare import (
     prepare,
 )
 from coterie.experiment.result import CONFIG, Caller, Result, say_how_to_resume
-from coterie.experiment.tables import read
+from coterie.experiment.resume import find_standing, is_cleaned, repair, write_start
 from coterie.kit.method import Method
 from coterie.report.progress import announce, announce_data, show_progress
 from coterie.types import PathLike
 
-PARTITION = "partition.json"
 _OF_NETWORK = ("method", "objective", "net", "sensor")  # parts that loading a network may need
 
 
@@ -159,8 +156,13 @@ def drive(
     start_executor: StartExecutor | None = None,  # as the configuration says, if not given
 ) -> None:
     """Start or resume a run in a locked folder, and write its outputs."""
+    plan = make_plan(experiment, folder)
+    standing, problems = find_standing(experiment, plan, allow_inexact)
+    if standing is None and is_cleaned(plan):
+        return  # without checkpoints it would begin again
     rundir.clean(folder)
-    _begin(experiment, folder)
+    finished = standing is not None and standing.position.finished
+    repaired = list(write_start(experiment, folder, finished))
     boards = [TensorBoard(folder)] if experiment.config.record.tensorboard else []
     recorders = Recorders([*listeners, *boards])
     if local := [k for k in experiment.config.objects if k not in ("partition", "data")]:
@@ -171,17 +173,20 @@ def drive(
                 f"only this process can open the model, as {sealed[0]} is in no module: put its "
                 "class in one to load the run elsewhere"
             )
-    for note in experiment.notes:
+    for note in (*experiment.notes, *repaired):
         recorders.note(note)
     if experiment.dataset.groups and experiment.config.tables["partition"]["kind"] != "by-group":
         kind = experiment.config.tables["partition"]["kind"]
         recorders.note(f"partition.kind = {kind!r} mixes the samples of sites; by-group keeps them")
-    if (folder / REPORT).is_file() and not (folder / "checkpoints").is_dir():
-        return  # finished and cleaned: without checkpoints it would begin again
-    plan = make_plan(experiment, folder)
-    standing = _load_standing(plan, allow_inexact, recorders)
-    if standing and standing.position.finished and is_complete(experiment, folder, standing):
-        return
+    for problem in problems:
+        recorders.note(f"a checkpoint is broken, the one before is used: {problem}")
+    standing = repair(plan, standing, recorders)
+    if standing and standing.position.finished:
+        damage = find_lost_outputs(experiment, folder, standing)
+        if not damage:
+            return
+        if (folder / REPORT).is_file():  # else they are written for the first time
+            recorders.note(f"{damage}: what the run leaves is written again from its checkpoint")
     if experiment.config.executor.kind != "serial" and not experiment.remote:
         announce(listeners, "starting workers")
     if start_executor is None:
@@ -194,7 +199,8 @@ def drive(
             baseline = keep_baseline(experiment, folder)
             plan = replace(plan, baseline=baseline.describe() if baseline else "")
         player = Player(experiment.parts, executor, recorders, experiment.config.server)
-        loop = Loop(plan, player, rundir.next_attempt(folder))
+        committed = standing.position.attempt if standing else 0
+        loop = Loop(plan, player, rundir.next_attempt(folder, committed))
         standing = loop.run(standing or loop.start())
         write_outputs(experiment, folder, loop, standing)
 
@@ -202,45 +208,3 @@ def drive(
 def _builds_networks(table: str, experiment: Experiment) -> bool:
     """Whether a part is a method that builds networks itself."""
     return table == "method" and type(experiment.parts.method).nets is not Method.nets
-
-
-def _begin(experiment: Experiment, folder: Path) -> None:
-    """Write partition, model and configuration, or check that they are those of the run."""
-    summary = experiment.summary()
-    config = folder / CONFIG
-    if not config.exists():
-        replace_durably(folder / PARTITION, json.dumps(summary, indent=1).encode())
-        describe_model(experiment).write(folder)
-        replace_durably(config, experiment.config.to_toml(experiment.dataset.class_names).encode())
-        return
-    if difference := experiment.config.difference(read(config)):
-        raise ConfigError(f"{folder} was started with another configuration: {difference}")
-    try:
-        digest = json.loads((folder / PARTITION).read_text())["digest"]
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{folder / PARTITION} cannot be read: {error}") from error
-    if digest != summary["digest"]:
-        raise DataError(f"the data of {folder} are not the ones it was started with")
-
-
-def _load_standing(plan: Plan, allow_inexact: bool, recorders: Recorders) -> Standing | None:
-    """Load what an earlier attempt committed, and discard the rest; None if there is nothing."""
-    store, metrics = plan.checkpoints(), plan.metrics()
-    loaded = store.load_newest()
-    if loaded is None:
-        metrics.truncate(0)
-        return None
-    server, position, problems = loaded
-    position = replace(position, environment=plan.environment) if allow_inexact else position
-    for problem in problems:
-        recorders.note(f"a checkpoint is broken, the one before is used: {problem}")
-    for name, value in plan.environment.items():
-        before = position.environment.get(name, value)  # older checkpoints have fewer
-        if before != value:
-            raise ConfigError(
-                f"the run was made with {name} {before}, this is {name} {value}: the bits would "
-                "differ; --allow-inexact resumes all the same"
-            )
-    store.discard_after(position.round)
-    metrics.truncate(position.metrics_bytes)
-    return Standing(server, position, tuple(metrics.read()))

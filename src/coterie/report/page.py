@@ -1,5 +1,6 @@
 """Makes the page of a run: one HTML file that needs no network."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -21,6 +22,7 @@ from coterie.report.summary import Headline, make_headline
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
+_SEAL = b"<!-- SHA-256 of the lines above: "
 NO_SCRIPT = (
     '<noscript><p class="note">The charts need JavaScript; the tables do not.</p></noscript>'
 )
@@ -34,9 +36,24 @@ def write_report(run: Path, out: Path | None = None, refresh: int = 0) -> Path:
     out, read = out or run / "report.html", read_run(run)
     method, dataset = read.choice("method"), read.partition.dataset
     title = f"{method} on {dataset}" if method else dataset
-    page = make_document(title, "\n".join(_list_parts(read, title)), refresh)
-    replace_durably(out, page.encode())
+    page = make_document(title, "\n".join(_list_parts(read, title)), refresh).encode()
+    replace_durably(out, page + _seal(page))
     return out
+
+
+def is_whole(path: Path) -> bool:
+    """Whether the page of a run is as it was written; pages of older versions have only an end."""
+    try:
+        page = path.read_bytes()
+    except OSError:
+        return False
+    body, tag, rest = page.rpartition(_SEAL)
+    return tag + rest == _seal(body) if tag else page.endswith(b"</html>\n")
+
+
+def _seal(page: bytes) -> bytes:
+    """Write the hash of a page, for its last line."""
+    return _SEAL + hashlib.sha256(page).hexdigest().encode() + b" -->\n"
 
 
 def make_document(title: str, body: str, refresh: int = 0) -> str:

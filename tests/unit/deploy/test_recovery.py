@@ -9,8 +9,9 @@ import fleet
 import pytest
 from fleet import Fleet, FragileLink
 
+import resuming
 import toy
-from coterie.core.errors import ConfigError
+from coterie.core.errors import CheckpointError, ConfigError, DataError
 from coterie.deploy.link import MemoryClientLink, Message
 from coterie.engine.record import Event, RoundEvent
 
@@ -77,6 +78,39 @@ def test_a_finished_run_that_is_resumed_lets_its_clients_go(sites: Path, tmp_pat
         clients.run(tmp_path / "run", tables, start=False)
     clients.run(tmp_path / "run", tables, resume=True)
     clients.join()
+
+
+def test_a_server_refuses_to_resume_what_is_not_its_run_and_changes_nothing(
+    sites: Path, whole: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    clients, out = Fleet(sites, tmp_path), tmp_path / "run"
+    tables = fleet.tables(sites, checkpoint={"every": 1}, **STATEFUL)
+    with pytest.raises(toy.Killed):
+        clients.run(out, tables, recorders=[toy.StopAfter(1, toy.Killed)])
+
+    def check(kind: type[Exception], words: str, tables: dict[str, Any] = tables) -> None:
+        before = resuming.files(out)
+        with pytest.raises(kind, match=words):
+            clients.run(out, tables, start=False, resume=True)
+        assert resuming.files(out) == before
+
+    file = out / "federation.json"
+    text = file.read_text()
+    other = text.replace('"classes": [\n  0,', '"classes": [\n  7,')
+    assert other != text
+    file.write_text(other)
+    check(DataError, "are not the ones it was started with")
+    file.write_text(text[:-9])
+    check(CheckpointError, r"federation\.json cannot be read")
+    file.unlink()
+    check(CheckpointError, r"federation\.json is missing")
+    file.write_text(text)
+    (out / "config.toml").unlink()
+    seed = {**tables, "run": {"rounds": 3, "seed": 6}}
+    check(ConfigError, "run.seed is 6 here and was 5 in the checkpoint of round 1", seed)
+    clients.run(out, tables, start=False, resume=True)
+    clients.join()
+    assert fleet.digests(out) == whole
 
 
 def test_a_client_without_the_state_that_the_run_relies_on_is_refused(

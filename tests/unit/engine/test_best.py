@@ -42,7 +42,11 @@ def loop_in(folder: Path, listener: Any = None, **changes: Any) -> Loop:
 
 
 def best_files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("checkpoints/best/*"))
+    """The files of best rounds; each has a second copy."""
+    names = sorted(path.name for path in folder.glob("checkpoints/best/*.safetensors"))
+    copies = sorted(path.name for path in folder.glob("checkpoints/best/*.copy"))
+    assert copies == [f"{name}.copy" for name in names]
+    return names
 
 
 def at_round(number: int, value: float | None, stage: str = "train") -> RoundEvent:
@@ -122,6 +126,37 @@ def test_an_interrupted_run_finds_the_same_best_round(tmp_path: Path, scored: li
         assert resume(folder, loop_in(folder)).position.best == expected
 
 
+def lose(file: Path, damage: str) -> None:
+    if damage == "missing":
+        file.unlink()
+    else:
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_lost_weights_are_restored_from_their_copy(
+    which: int, damage: str, tmp_path: Path, scored: list[float]
+) -> None:
+    stopped = loop_in(tmp_path, stop_after(2), checkpoint=Checkpoint(every=1))
+    with pytest.raises(KeyboardInterrupt):
+        stopped.run(stopped.start())
+    store = CheckpointStore(tmp_path)
+    found = store.load_newest()
+    assert found is not None and found[1].best is not None
+    files = sorted(path for path in store.best.folder.iterdir() if "000001" in path.name)
+    before = [file.read_bytes() for file in files]
+    assert before[0] == before[1]
+    lose(files[which], damage)
+    assert store.best.read(found[1].best) == before[0]
+    notes = list(store.mend(*found[:2]))
+    assert [str(files[0]) in note for note in notes] == ([True] if which == 0 else [])
+    assert files[0].read_bytes() == before[0]
+    assert damage == "missing" or files[1].read_bytes() == before[0]
+
+
 @pytest.mark.parametrize("damage", ["missing", "flipped"])
 def test_lost_weights_are_noted_and_the_best_round_is_looked_for_again(
     damage: str, tmp_path: Path, scored: list[float]
@@ -130,13 +165,8 @@ def test_lost_weights_are_noted_and_the_best_round_is_looked_for_again(
     stopped = loop_in(tmp_path, stop_after(2), checkpoint=Checkpoint(every=1))
     with pytest.raises(KeyboardInterrupt):
         stopped.run(stopped.start())
-    (file,) = (tmp_path / "checkpoints" / "best").iterdir()
-    if damage == "missing":
-        file.unlink()
-    else:
-        data = bytearray(file.read_bytes())
-        data[-1] ^= 1
-        file.write_bytes(data)
+    for file in [*(tmp_path / "checkpoints" / "best").iterdir()]:
+        lose(file, damage)
     listener = Listener()
     standing = resume(tmp_path, loop_in(tmp_path, listener))
     (note,) = listener.notes

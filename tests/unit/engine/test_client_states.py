@@ -220,3 +220,54 @@ def test_a_state_whose_reply_was_lost_does_not_break_the_checkpoints(store: Stat
     store.save(0, 5, Attempt(1, 0, (4,)), state(5))
     assert store.find_problem(told, last=4) is None
     assert store.load(0, below=5).digest() == state(4).digest()
+
+
+STRANGE = ("\u00b2", "\u0663", "07", "-1", "notes", "1 ")  # none of them is written for a client
+NO_VERSIONS = (
+    *("a.b.safetensors", "safetensors", "000001.safetensors", "000001.1.2.safetensors"),
+    *("\u0663\u0663\u0663\u0663\u0663\u0663.1.safetensors", "0000001.1.safetensors"),
+    *("000009.01.safetensors", "000009.+1.safetensors", "000009.1.safetensors.old"),
+)
+
+
+def test_what_is_no_state_is_ignored_and_listed(store: StateStore) -> None:
+    store.save(1, 1, Attempt(), state(1))
+    for name in STRANGE:
+        (store.folder / name).mkdir()
+        (store.folder / name / "000001.9.safetensors").touch()
+    for name in NO_VERSIONS:
+        (store.folder / "1" / name).touch()
+    (store.folder / "3").touch()  # a file
+    store.begin(Attempt(2, 5))
+    assert store.clients() == [1] and store.last_attempt() == 1
+    assert value(store.load(1, 99)) == 1
+    store.save(1, 2, Attempt(), state(2))
+    assert value(store.load(1, 99)) == 2
+    expected = {store.folder / name for name in (*STRANGE, "3")}
+    expected |= {store.folder / "1" / name for name in NO_VERSIONS}
+    assert set(store.list_unknown()) == expected
+    assert all(path.exists() for path in expected)
+    assert store.find_problem({1: (2, state(2).digest())}, 2, exact=True) is None
+
+
+def test_large_numbers_are_no_problem(store: StateStore) -> None:
+    round, attempt = 2**40, 2**33
+    store.save(1, round, Attempt(attempt), state(1))
+    assert value(store.load(1, round + 1)) == 1 and store.last_attempt() == attempt
+    assert store.find_problem({1: (round, state(1).digest())}, round, exact=True) is None
+
+
+def test_the_digest_of_a_state_is_that_of_its_round(store: StateStore) -> None:
+    store.save(1, 3, Attempt(), state(3))
+    assert store.find_digest(1, 3) == state(3).digest()
+    assert store.find_digest(1, 4) is None and store.find_digest(2, 3) is None
+
+
+def test_a_state_that_is_not_known_is_a_problem_where_all_are(store: StateStore) -> None:
+    store.save(1, 3, Attempt(), state(3))
+    told = {1: (3, state(3).digest())}
+    store.save(1, 4, Attempt(1, 0, (3,)), state(4))
+    assert store.find_problem(told, last=4) is None
+    assert "000004.1.safetensors is not known" in str(store.find_problem(told, 4, exact=True))
+    assert store.find_problem(told, last=3, exact=True) is None
+    assert "is not known to the checkpoint" in str(store.find_problem({}, 4, exact=True))

@@ -1,5 +1,6 @@
 """Values by client in the record of a round."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from canned import Canned, Fixed, FixedOnClients, add
 from test_loop import make_loop, run
 
 from coterie.core.bundle import Bundle
-from coterie.core.task import Reply, Task
+from coterie.core.task import Failure, Reply, Task
 from coterie.data.partition import Partition
+from coterie.engine.client_states import StateStore
 from coterie.engine.cohort import draw_unseen, keeps_confusion, list_clients, split_unseen
 
 EVALUATORS = {"own": FixedOnClients(), "fixed": Fixed("accuracy", 0.7)}
@@ -43,6 +45,25 @@ def test_with_many_clients_only_the_last_round_has_them(
     loop = make_loop(tmp_path, executor(101), evaluators=EVALUATORS, evaluate=evaluate)
     history = run(loop)
     assert [bool(event.clients) for event in history] == [False] * (rounds - 1) + [True]
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_state_whose_reply_was_lost_is_committed_with_its_digest(
+    remote: bool, tmp_path: Path
+) -> None:
+    kept = Bundle({"memory": {"m": torch.ones(1)}})
+
+    def lose(task: Task) -> Reply:
+        if task.client == 1 and task.round.index == 2:  # it saves its state, then it is too late
+            StateStore(tmp_path / "clients").save(1, 2, task.attempt, kept)
+            return Reply(1, error=Failure("late", "no answer"))
+        return answer(task)
+
+    clients = Canned(lose, sizes={0: 1, 1: 1})
+    loop = make_loop(tmp_path, clients)
+    loop.plan = replace(loop.plan, remote=remote)
+    standing = loop.run(loop.start())
+    assert standing.position.states == ({} if remote else {1: (2, kept.digest())})
 
 
 def count(task: Task) -> Reply:

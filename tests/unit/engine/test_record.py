@@ -167,6 +167,36 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
             act()
 
 
+def test_a_link_is_refused_and_what_it_points_to_is_left(metrics: MetricsFile) -> None:
+    target = metrics.path.with_name("precious")
+    target.write_text("text")
+    metrics.path.symlink_to(target)
+    for act in (
+        lambda: metrics.append(event(0)),
+        lambda: metrics.sync(0),
+        lambda: metrics.truncate(0),
+        lambda: metrics.restore(b""),
+    ):
+        with pytest.raises(CheckpointError, match=r"metrics\.jsonl is a symbolic link"):
+            act()
+    assert target.read_text() == "text"
+
+
+def test_restoring_brings_back_the_committed_lines_and_says_if_they_were_damaged(
+    metrics: MetricsFile,
+) -> None:
+    metrics.append(event(0))
+    data = metrics.path.read_bytes()
+    metrics.append(event(1))
+    assert not metrics.restore(data) and metrics.path.read_bytes() == data
+    for damaged in (b"", data[:-1], b"x" + data[1:]):
+        metrics.path.write_bytes(damaged)
+        assert metrics.restore(data) and metrics.path.read_bytes() == data
+    metrics.path.unlink()
+    assert metrics.restore(data) and metrics.read() == [event(0)]
+    assert not metrics.restore(b"") and metrics.read() == []
+
+
 def test_reached() -> None:
     history = [event(0, metrics={"accuracy": float("nan")}), event(1, metrics={})]
     history += [event(round) for round in range(2, 8)]

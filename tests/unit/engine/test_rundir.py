@@ -89,16 +89,71 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
             raise AssertionError("a file was taken for a folder")
 
 
+def test_a_lock_that_is_a_link_is_refused_and_what_it_points_to_is_left(tmp_path: Path) -> None:
+    target, folder = tmp_path / "precious", tmp_path / "run"
+    folder.mkdir()
+    for content in ("text", None):  # also of a file that is not there
+        if content is None:
+            target.unlink()
+        else:
+            target.write_text(content)
+        (folder / ".lock").unlink(missing_ok=True)
+        (folder / ".lock").symlink_to(target)
+        with pytest.raises(CheckpointError, match=r"\.lock is a symbolic link"):
+            lock_folder(folder).__enter__()
+        assert (target.read_text() if target.exists() else None) == content
+    (folder / ".lock").unlink()
+    with lock_folder(folder):
+        pass
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\n\n", b"x" * 5000, b"a\nb\n"])
+def test_a_holder_is_named_in_one_short_line_whatever_the_lock_says(
+    content: bytes, tmp_path: Path
+) -> None:
+    with lock_folder(tmp_path):
+        (tmp_path / ".lock").write_bytes(content)
+        with pytest.raises(ConfigError) as refused:
+            lock_folder(tmp_path).__enter__()
+        assert "\n" not in str(refused.value) and len(str(refused.value)) < 1000
+
+
+def test_what_stands_for_a_leftover_folder_is_removed_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "spool").symlink_to(tmp_path / "precious")
+    clean(tmp_path / "run")
+    assert not (tmp_path / "run" / "spool").is_symlink()
+    assert (tmp_path / "precious" / "file").exists()
+
+
 def test_attempts_are_counted(tmp_path: Path) -> None:
     assert [next_attempt(tmp_path) for _ in range(3)] == [1, 2, 3]
     assert [path.name for path in tmp_path.iterdir()] == [".attempt"]
 
 
-@pytest.mark.parametrize("content", ["", "three", "null", "[1]", "{}", "\0\0", "1e999"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "three", "null", "[1]", "{}", "\0\0", "1e999", "-7", "9" * 12, "9" * 5000),
+        *("9" * 10**6, "\u0663", "\u00b2"),
+    ],
+)
 def test_a_damaged_count_starts_again(content: str, tmp_path: Path) -> None:
     (tmp_path / ".attempt").write_text(content)
     assert next_attempt(tmp_path) == 1
     assert next_attempt(tmp_path) == 2
+
+
+def test_a_damaged_count_goes_on_behind_the_states_and_what_was_committed(tmp_path: Path) -> None:
+    (tmp_path / ".attempt").write_bytes(b"\xff")
+    assert next_attempt(tmp_path, committed=3) == 4
+    for name in ("clients/2/000001.7", "clients/2/a.99", "clients/no/000001.99"):
+        path = tmp_path / f"{name}.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert next_attempt(tmp_path, committed=3) == 8
 
 
 def test_clean_removes_what_is_half_done_and_nothing_else(tmp_path: Path) -> None:
