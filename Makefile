@@ -54,15 +54,8 @@ bench-peers: install ## Coterie beside pfl-research, Flower and a plain MOON (DA
 bench-growth: install ## cost of a round with 10 to 10,000 clients (DATA=DIR: real CIFAR-10)
 	$(BIN)/python benchmarks/speed/growth.py $(if $(DATA),--data $(DATA))
 
-endurance: install ## kill 20 runs, nodes, servers and clients each; every method on four executors; memory with 1,000 clients and with large uploads
-	$(BIN)/python tests/endurance/kills.py --trials 20
-	$(BIN)/python tests/endurance/memory.py
-	$(BIN)/python tests/endurance/blob_memory.py
-	$(BIN)/python tests/endurance/executors.py
-	$(BIN)/python tests/endurance/cluster.py --kills 20
-	$(BIN)/python tests/endurance/sites.py --kills 20
-	$(BIN)/python tests/endurance/refusals.py
-	$(BIN)/python tests/endurance/hosts.py
+endurance: install ## the trials behind docs/reliability.md (PART=kills N=200: one part, so many trials); resumes
+	$(BIN)/python tests/endurance/run.py $(PART) $(if $(N),--trials $(N))
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .venvs .mypy_cache .ruff_cache .pytest_cache

@@ -116,3 +116,48 @@ class Mortal(Method):
         net = ctx.net(down["model"])
         train(ctx, net, ctx.objective.loss)
         return Bundle({"model": ctx.shared(net)}), Bundle({"last": ctx.shared(net)})
+
+
+@final
+@dataclass(frozen=True)
+class Wild(Method):
+    """FedAvg with a state; some tasks fail in one of five ways, some kill their worker once.
+
+    Which do depends on round and client. `folder` has what killed a worker; without it none dies.
+    """
+
+    share: float = 0.05  # of tasks, for each way to fail
+    folder: str = ""
+
+    ways: ClassVar = ("raise", "exit", "nan", "large", "shape", "die")
+
+    init = stock.start_from_net
+    broadcast = stock.send_model
+    server_update = stock.average
+    model = stock.global_model
+
+    def client_update(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        drawn = int(np.random.default_rng([ctx.round.index, ctx.id]).random() / self.share)
+        way = self.ways[drawn] if drawn < len(self.ways) else ""
+        if way == "raise":
+            raise ValueError("a client's own mistake")
+        if way == "exit":
+            sys.exit("enough")
+        if way == "die" and self.folder:
+            died = Path(self.folder) / f"{ctx.round.index}-{ctx.id}"
+            if not died.exists():
+                died.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        net = ctx.net(down["model"])
+        train(ctx, net, ctx.objective.loss)
+        weights = ctx.shared(net)
+        rounds = state.scalars["rounds"] if state else 0
+        kept = Bundle({"last": weights}, {"rounds": int(rounds) + 1})
+        if way in WRONG:
+            name = next(iter(weights))
+            wrong = {"nan": torch.full_like(weights[name], float("nan"))}
+            wrong["large"] = torch.full_like(weights[name], 1e38)
+            weights = {**weights, name: wrong.get(way, torch.ones(7))}
+        return Bundle({"model": weights}), kept

@@ -33,9 +33,13 @@ class Part:
     step: int = 1  # trials that one call of the command does
 
 
-def prepare() -> None:
-    """Let this process find the modules of tests, compute in one thread, and fork safely."""
+def compute_in_one_thread() -> None:
+    """Make torch, which is imported later, compute in one thread: such a process can be forked."""
     os.environ.update(dict.fromkeys(_THREADS, "1"))
+
+
+def find_modules() -> None:
+    """Let this process find the modules of tests."""
     sys.path[:0] = [str(TESTS / name) for name in FOLDERS if str(TESTS / name) not in sys.path]
 
 
@@ -48,10 +52,10 @@ def workplace() -> Iterator[Path]:
         yield Path(name)
 
 
-def call(command: Sequence[str], first: int, trials: int) -> tuple[int, str]:
-    """Run a command that does some trials; how many failed, and its last line if one did.
+def call(command: Sequence[str], first: int, trials: int) -> tuple[int, int, str]:
+    """Run a command that does some trials; how many were done, how many failed, its last line.
 
-    A command that ends with status 0 and says nothing like `19 of 20` did all of them well.
+    It says `19 of 20`, or as pytest `19 passed`; else its exit status speaks for all of them.
     """
     words = [word.format(n=trials, first=first) for word in command]
     folders = [str(ROOT / "src"), str(TESTS), os.environ.get("PYTHONPATH", "")]
@@ -60,8 +64,13 @@ def call(command: Sequence[str], first: int, trials: int) -> tuple[int, str]:
         [sys.executable, *words], cwd=ROOT, env=environment, text=True, capture_output=True
     )
     lines = (ended.stdout + ended.stderr).strip().splitlines() or [""]
-    counts = [match for line in lines if (match := re.search(r"(\d+) of (\d+)", line))]
+    pairs = [
+        (int(good), int(all_)) for good, all_ in re.findall(r"(\d+) of (\d+)", "\n".join(lines))
+    ]
+    if passed := re.search(r"(\d+) passed", lines[-1]):
+        failed = re.search(r"(\d+) failed", lines[-1])
+        pairs = [(int(passed[1]), int(passed[1]) + (int(failed[1]) if failed else 0))]
+    good, tried = pairs[-1] if pairs else (trials * (ended.returncode == 0), trials)
     if ended.returncode == 0:
-        return 0, ""
-    lacking = int(counts[-1][2]) - int(counts[-1][1]) if counts else trials
-    return max(1, lacking), f"exit status {ended.returncode}: {lines[-1]}"
+        return tried, 0, ""
+    return tried, max(1, tried - good), f"exit status {ended.returncode}: {lines[-1]}"

@@ -120,9 +120,12 @@ def _reach_a_moment(
 
 
 def strike(
-    process: "subprocess.Popen[bytes] | warm.Process", kind: str, generator: random.Random
+    process: "subprocess.Popen[bytes] | warm.Process",
+    kind: str,
+    generator: random.Random,
+    wait: bool = True,
 ) -> None:
-    """Kill what `kind` says of a run, and wait until the run and all that it started have ended."""
+    """Kill what `kind` says of a run; wait until the run and all that it started have ended."""
     every, working = children(process.pid), workers(process.pid)
     if kind in ("worker", "both") and working:
         kill(generator.choice(working))
@@ -131,6 +134,8 @@ def strike(
             kill(one)
     if kind in ("main", "both"):
         kill(process.pid)
+    if not wait:
+        return
     process.wait(_DEADLINE)
     assert gone(every), "a worker outlived its run"
 
@@ -166,6 +171,11 @@ def write_config(folder: Path, name: str, **changes: Any) -> Path:
     data = folder / "toy.npz"
     base = toy.tables(data if data.exists() else toy.write_data(data))
     tables = {name: {**base.get(name, {}), **changes.get(name, {})} for name in base | changes}
+    return write_tables(folder, name, tables)
+
+
+def write_tables(folder: Path, name: str, tables: dict[str, Any]) -> Path:
+    """Write a configuration to a file."""
     config = folder / f"{name}.toml"
     config.write_text(resolve(tables).to_toml())
     return config

@@ -23,6 +23,7 @@ from kills import children
 
 SETTLED = 5  # rounds after which nothing may grow
 SLACK = 8 * 2**20  # what an allocator may take later than that
+TOTAL = 8 * 2**30  # of all processes together
 
 
 def resident(pid: int) -> int:
@@ -48,7 +49,14 @@ class Watch:
         return max(last[pid] - first[pid] for pid in first)
 
 
-def watch(folder: Path, clients: int, rounds: int, every: int) -> Watch:
+def watch(
+    folder: Path,
+    clients: int,
+    rounds: int,
+    every: int,
+    fraction: float = 0.02,
+    method: str = "fedavg",
+) -> Watch:
     """Run with many clients, and watch."""
     generator = np.random.default_rng(0)
     y = np.arange(clients * 20) % 10
@@ -58,13 +66,13 @@ def watch(folder: Path, clients: int, rounds: int, every: int) -> Watch:
     )
     found = Watch()
     coterie.run(
-        "digits/fedavg",
+        f"digits/{method}",
         out=folder / "run",
         recorders=[found],
         run={"rounds": rounds},
         data={"name": "arrays", "root": str(folder / "many.npz")},
         partition={"kind": "iid", "clients": clients},
-        cohort={"fraction": 0.02},
+        cohort={"fraction": fraction},
         local={"epochs": 1},
         executor={"workers": 2},
         evaluate={"every": every},
@@ -77,16 +85,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--fraction", type=float, default=0.02, help="of the clients, a round")
+    parser.add_argument("--method", default="fedavg")
     options = parser.parse_args()
     with TemporaryDirectory() as name:
-        found = watch(Path(name), options.clients, options.rounds, every=1)
+        found = watch(
+            Path(name), options.clients, options.rounds, 1, options.fraction, options.method
+        )
     for pid, size in found.rounds[SETTLED].items():
         who = "main" if pid == os.getpid() else "worker or fork server"
         last = found.rounds[-1][pid]
         print(
             f"{who} {size / 2**20:.1f} MiB after round {SETTLED + 1}, {last / 2**20:.1f} at the end"
         )
-    sys.exit(found.growth() > SLACK)
+    total = max(sum(sizes.values()) for sizes in found.rounds)
+    print(f"all processes together: {total / 2**30:.1f} GiB at most")
+    sys.exit(found.growth() > SLACK or total > TOTAL)
 
 
 if __name__ == "__main__":

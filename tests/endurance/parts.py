@@ -1,61 +1,89 @@
 """The parts of `make endurance`: which promise each holds, and how often it is tried."""
 
 import contests
+import disk
 import hostile
 import kills
+import rounds
 import survivors
-from bench import Part
+from bench import ROOT, Part
+
+
+def _script(name: str, *options: str) -> tuple[str, ...]:
+    return (f"tests/endurance/{name}", *options)
+
+
+def _tests(*patterns: str) -> tuple[str, ...]:
+    files = [str(file.relative_to(ROOT)) for one in patterns for file in sorted(ROOT.glob(one))]
+    return ("-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
+
 
 PARTS = (
+    Part("kills", 1, "SIGKILL at random times, seven stateful methods, resumed", 200, kills.bench),
+    Part("operations", 1, "SIGKILL before each file operation of a run", 180, disk.killed),
     Part(
-        "kills",
-        1,
-        "SIGKILL at random times of the main process, a worker, both, or the fork server of a run "
-        "of MOON, SCAFFOLD, FedSSC, BYOL, Per-SSFL, Orchestra or MFCL, twice; resumed to its end",
-        200,
-        kills.bench,
+        *("nodes", 1, "a node of Ray killed at a random time", 20),
+        command=_script("cluster.py", "--kills", "{n}", "--seed", "{first}"),
+        step=20,
     ),
     Part(
-        "deaths",
-        2,
-        "a worker killed in 30 % of tasks; equal to a run told who dies three times",
-        100,
-        survivors.deaths,
+        *("sites", 1, "server or client of deployed sites killed, 20 times each", 40),
+        command=_script("sites.py", "--kills", "20"),
+        step=40,
     ),
     Part(
-        "dropouts",
-        3,
-        "drop-out rates of 0, 10, 30, 50, 90 and 100 %; equal to a run told the survivors",
-        120,
-        survivors.dropouts,
+        *("soak", 1, "kills, deaths, drop-outs and hostile clients at once", 1),
+        command=_script("soak.py", "--minutes", "50"),
+    ),
+    Part("deaths", 2, "a worker killed in 30 % of tasks of a run", 100, survivors.deaths),
+    Part("dropouts", 3, "six drop-out rates, 20 seeds each", 120, survivors.dropouts),
+    Part("rounds", 3, "a random run against a model of twenty lines", 2_000, rounds.bench),
+    Part(
+        *("hosts", 3, "sites in two network name spaces, connections cut", 1),
+        command=_script("hosts.py"),
+    ),
+    Part("updates", 4, "a round with generated hostile updates", 10_000, hostile.updates),
+    Part("payloads", 5, "a damaged payload, decoded in four ways", 10_000, hostile.payloads),
+    Part(
+        *("damage", 6, "bits flipped, files cut off or swapped", 2_000),
+        command=_script("damage.py", "--trials", "{n}"),
+        step=2_000,
+    ),
+    Part("disk", 7, "a file operation of the main process fails", 540, disk.main_process),
+    Part("worker-disk", 7, "a file operation of a worker fails", 180, disk.worker),
+    Part("full-disk", 7, "a file system in memory that is full", 50, disk.full),
+    Part("races", 8, "two commands for one run directory", 100, contests.races),
+    Part(
+        *("bad-input", 9, "wrong configurations, data and networks", 1),
+        command=_tests("tests/integration/test_bad_*.py"),
+    ),
+    Part("signals", 10, "SIGINT or SIGTERM, on two executors", 100, contests.signals),
+    Part(
+        *("executors", 11, "a method and seed on four executors", 135),
+        command=_script("executors.py", "--seeds", "5", "--first", "{first}", "--trials", "{n}"),
+        step=9,
     ),
     Part(
-        "updates",
-        4,
-        "a round in which half of the clients send what they must not; equal to the mean of the "
-        "others",
-        10_000,
-        hostile.updates,
+        *("mismatches", 12, "peers with other versions, settings or schemas", 1),
+        command=_tests("tests/unit/deploy/test_handshake.py", "tests/unit/deploy/test_refusals.py"),
     ),
     Part(
-        "payloads",
-        5,
-        "a damaged payload decoded in four ways: only `CodecError`, below 50 ms of processor time",
-        10_000,
-        hostile.payloads,
-    ),
-    Part(
-        "races",
-        8,
-        "two commands for one run directory, half of them with the lock of a killed process",
-        100,
-        contests.races,
-    ),
-    Part(
-        "signals",
+        "intruders",
+        13,
+        "ten intruders at a deployed run",
         10,
-        "SIGINT or SIGTERM at a random time, serial and processes in turn; resumed to its end",
-        100,
-        contests.signals,
+        command=_script("refusals.py"),
+        step=10,
+    ),
+    Part(
+        *("memory", 15, "500 rounds of 500 clients with states", 1),
+        command=_script(
+            *("memory.py", "--clients", "500", "--rounds", "500"),
+            *("--fraction", "1.0", "--method", "moon"),
+        ),
+    ),
+    Part(
+        *("uploads", 15, "large uploads, little memory", 1),
+        command=_script("blob_memory.py"),
     ),
 )

@@ -25,7 +25,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import bench
 
-bench.prepare()
+if __name__ == "__main__":
+    bench.compute_in_one_thread()
+bench.find_modules()
 
 import parts  # noqa: E402
 
@@ -86,18 +88,18 @@ class Ledger:
 
 @contextmanager
 def trials(part: bench.Part, folder: Path) -> Iterator[Any]:
-    """Open a part; gives a function from first trial and count to failures and the problem."""
+    """Open a part; gives a function that does some trials, and says how many failed."""
     if part.bench is None:
         yield lambda first, count: bench.call(part.command, first, count)
         return
     with part.bench(folder) as trial:
 
-        def one(first: int, count: int) -> tuple[int, str]:
+        def one(first: int, count: int) -> tuple[int, int, str]:
             try:
                 problem = trial(first)
             except Exception as error:  # a trial that cannot be judged has failed
                 problem = f"{type(error).__name__}: {error}"
-            return int(bool(problem)), problem
+            return count, int(bool(problem)), problem
 
         yield one
 
@@ -114,8 +116,8 @@ def play(part: bench.Part, count: int, ledger: Ledger, minutes: float) -> None:
             if time.monotonic() - begin > 60.0 * minutes:
                 print(f"{part.name}: the time is over; call it again for the rest", flush=True)
                 return
-            start, tried = time.monotonic(), min(part.step, count - number)
-            failed, problem = call(number, tried)
+            start = time.monotonic()
+            tried, failed, problem = call(number, min(part.step, count - number))
             ledger.add(number, tried, failed, problem, time.monotonic() - start)
             if problem:
                 print(f"{part.name}, trial {number}: {problem}", flush=True)

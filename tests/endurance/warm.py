@@ -20,9 +20,6 @@ from typing import Any
 from coterie.cli.main import main
 from coterie.executors import fork_server, launch
 
-for _name in ("coterie.executors.worker", "coterie.executors.processes", "torch._dynamo"):
-    importlib.import_module(_name)
-
 DEADLINE = 120.0
 
 
@@ -95,6 +92,8 @@ def spawn(work: Callable[[], object], log: Path) -> Process:
 
     Its exit status is what `work` returns, 0 for anything but a number, or that of `SystemExit`.
     """
+    for name in ("coterie.executors.worker", "coterie.executors.processes", "torch._dynamo"):
+        importlib.import_module(name)
     process = Process()
     if process.pid:
         return process

@@ -1,0 +1,119 @@
+"""All at once for a long time: kills, deaths of workers, drop-outs and hostile clients.
+
+    python tests/endurance/soak.py --minutes 60
+
+As many rounds as fit, over 500 clients with states, a fifth of them in a round. Some tasks raise,
+exit, or send NaN, huge entries or wrong shapes, and some clients drop out: so it is in two runs. In
+the second one workers also die, and main process, workers and fork server are killed at random
+times. Resumed until it is done, it must have the weights, states and metrics of the first.
+"""
+
+import argparse
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import bench
+
+bench.compute_in_one_thread()
+bench.find_modules()
+
+import kills  # noqa: E402
+import warm  # noqa: E402
+
+import toy  # noqa: E402
+
+CLIENTS = 500
+TRIAL_ROUNDS = 6  # to see how long a round takes
+
+
+def settings(data: Path, rounds: int, deaths: str = "") -> dict[str, Any]:
+    """The tables of a run."""
+    return {
+        "run": {"rounds": rounds, "seed": 2},
+        "data": {"name": "arrays", "root": str(data)},
+        "partition": {"kind": "iid", "clients": CLIENTS},
+        "net": {"backbone": "logistic"},
+        "method": {"name": "rude_methods:Wild", "folder": deaths},
+        "cohort": {"fraction": 0.2, "drop_before": 0.1, "drop_after": 0.05},
+        "evaluate": {"with": ["accuracy"], "every": 5},
+        "executor": {"kind": "processes", "workers": 2},
+        "checkpoint": {"every": 2},
+    }
+
+
+def run(folder: Path, name: str, tables: dict[str, Any]) -> tuple[Path, float]:
+    """Do a run without disturbing it; its folder, and how long it took."""
+    config, out, begin = kills.write_tables(folder, name, tables), folder / name, time.monotonic()
+    words = ["run", str(config), "--out", str(out), "--resume"]
+    status = warm.start(words, folder / f"{name}.log").wait(36_000.0)
+    assert status == 0, (folder / f"{name}.log").read_text()[-1000:]
+    return out, time.monotonic() - begin
+
+
+def disturb(folder: Path, name: str, tables: dict[str, Any], pause: float, seed: int) -> int:
+    """Do a run that is killed every few seconds; how often it was."""
+    config, out = kills.write_tables(folder, name, tables), folder / name
+    words = ["run", str(config), "--out", str(out), "--resume"]
+    generator, killed = random.Random(seed), 0
+    while True:
+        process = warm.start(words, folder / f"{name}.log")
+        deadline = time.monotonic() + pause * generator.uniform(0.5, 1.5)
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if process.poll() is not None:
+            assert process.wait() == 0, (folder / f"{name}.log").read_text()[-1000:]
+            return killed
+        kind = generator.choice(("main", "both", "worker", "fork-server"))
+        kills.strike(process, kind, generator, wait=kind in ("main", "both"))
+        killed += 1
+        if kind not in ("main", "both"):  # it goes on, until the next turn at the latest
+            deadline = time.monotonic() + pause
+            while process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            if process.poll() is None:
+                kills.strike(process, "main", generator)
+                killed += 1
+
+
+def main() -> None:
+    """Soak, report; exit status 1 if the two runs differ."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with bench.workplace() as folder:
+        data = toy.write_data(folder / "many.npz", train=CLIENTS * 8, test=300)
+        run(folder, "imports", settings(data, 1))
+        warm.import_all(folder / "imports.log")
+        _, start = run(folder, "start", settings(data, 1))
+        _, few = run(folder, "few", settings(data, TRIAL_ROUNDS))
+        seconds = max(0.01, (few - start) / (TRIAL_ROUNDS - 1))
+        pause = start + 12 * seconds
+        rounds = int(max(12.0, 60.0 * options.minutes - 3 * few) / (3.0 * seconds))
+        print(f"{rounds} rounds of {seconds:.2f} s, a kill every {pause:.1f} s", flush=True)
+        whole, took = run(folder, "whole", settings(data, rounds))
+        print(f"left alone: {took / 60.0:.1f} minutes", flush=True)
+        deaths = folder / "deaths"
+        deaths.mkdir()
+        begin = time.monotonic()
+        tables = settings(data, rounds, str(deaths))
+        killed = disturb(folder, "disturbed", tables, pause, options.seed)
+        died = len(os.listdir(deaths))  # noqa: PTH208
+        print(f"disturbed: {(time.monotonic() - begin) / 60.0:.1f} minutes", flush=True)
+        lines, found = toy.trace(whole), toy.trace(folder / "disturbed")
+        models = [(one / "model.safetensors").read_bytes() for one in (whole, folder / "disturbed")]
+        equal = lines == found and models[0] == models[1]
+        rejected, lost = (sum(len(line[key]) for line in lines) for key in ("rejected", "lost"))
+    print(f"{killed} kills, {died} workers died, {rejected} tasks rejected, {lost} clients lost")
+    print(f"{int(equal)} of 1 equal after {len(found)} rounds")
+    sys.exit(not equal)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The page of reliability is that of the committed outcomes; trials resume where they stopped."""
+
+import json
+import re
+import runpy
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pages import ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "endurance"))
+
+import bench
+
+bench.find_modules()
+
+import parts  # noqa: E402
+import run  # noqa: E402
+
+PAGE = runpy.run_path(str(ROOT / "docs" / "reliability.py"))
+
+
+def test_the_table_of_trials_is_that_of_the_outcomes() -> None:
+    assert PAGE["PAGE"].read_text() == PAGE["renew"](), "renew it: python docs/reliability.py"
+
+
+def test_every_promise_has_a_part_or_is_not_offered() -> None:
+    text = PAGE["PAGE"].read_text()
+    promised = {int(n): line for n, line in re.findall(r"^\| (\d+) \|(.*)\|$", text, re.M)[:15]}
+    tried = {part.promise for part in parts.PARTS}
+    assert {n for n in promised if n not in tried} == {
+        n for n, line in promised.items() if "not offered" in line
+    }
+    assert tried < set(promised) == set(range(1, 16))
+
+
+def test_parts_have_names_of_their_own_and_one_way_to_be_tried() -> None:
+    assert len({part.name for part in parts.PARTS}) == len(parts.PARTS)
+    assert not [part.name for part in parts.PARTS if (part.bench is None) != bool(part.command)]
+
+
+def make_part(tried: list[int], failing: int = -1, stop: int = -1) -> bench.Part:
+    @contextmanager
+    def open_bench(folder: Path) -> Iterator[bench.Trial]:
+        def trial(number: int) -> str:
+            if number == stop:
+                raise KeyboardInterrupt
+            tried.append(number)
+            return "it broke" if number == failing else ""
+
+        yield trial
+
+    return bench.Part("small", 1, "counts", 5, open_bench)
+
+
+def test_a_part_that_was_interrupted_is_continued(tmp_path: Path) -> None:
+    tried: list[int] = []
+    ledger = run.Ledger(tmp_path, make_part(tried), "these")
+    with pytest.raises(KeyboardInterrupt):
+        run.play(make_part(tried, stop=3), 5, ledger, 1.0)
+    with ledger.path.open("a") as file:
+        file.write('{"number": 3, "tri')  # a process that was killed
+        file.write("\n")
+    run.play(make_part(tried, failing=4), 5, ledger, 1.0)
+    assert tried == [0, 1, 2, 3, 4]
+    found = run.summarise(make_part(tried), 5, ledger)
+    assert (found["trials"], found["failures"], found["problems"]) == (5, 1, ["it broke"])
+    run.play(make_part(tried), 5, ledger, 1.0)
+    assert len(tried) == 5
+
+
+def test_trials_of_other_sources_do_not_count(tmp_path: Path) -> None:
+    tried: list[int] = []
+    run.play(make_part(tried), 2, run.Ledger(tmp_path, make_part(tried), "old"), 1.0)
+    run.play(make_part(tried), 2, run.Ledger(tmp_path, make_part(tried), "new"), 1.0)
+    assert tried == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("print('3 of 3 equal')", (3, 0, "")),
+        ("print('1 of 3 equal'); raise SystemExit(1)", (3, 2, "exit status 1: 1 of 3 equal")),
+        ("raise SystemExit('no')", (4, 4, "exit status 1: no")),
+        ("print('2 failed, 5 passed in 1 s'); raise SystemExit(1)", (7, 2, None)),
+    ],
+)
+def test_a_command_says_how_many_trials_held(
+    script: str, expected: tuple[int, int, str | None]
+) -> None:
+    found = bench.call(["-c", script], 0, 4)
+    assert found[:2] == expected[:2]
+    assert expected[2] is None or found[2] == expected[2]
+
+
+def test_outcomes_name_parts_that_exist() -> None:
+    outcomes = json.loads(run.OUTCOME.read_text())
+    assert set(outcomes) <= {part.name for part in parts.PARTS}
