@@ -40,6 +40,7 @@ def tables(data: Path, **changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "local": {"epochs": 1, "batch_size": 16, "lr": 0.05},
         "executor": {"kind": "serial"},
         "checkpoint": {"every": 2},
+        "record": {"embedding": 0},  # its picture takes longer than the whole run
     }
     for name, change in changes.items():
         base[name] = {**base.get(name, {}), **change}

@@ -51,7 +51,7 @@ def run(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def find_charts(page: str) -> dict[str, dict]:  # type: ignore[type-arg]
-    parts = page.split("<figure><h3>")[1:]
+    parts = page.split("<figcaption><h3>")[1:]
     charts = (
         (part.split("</h3>")[0], part.split('<script type="application/json">')[1])
         for part in parts
@@ -72,15 +72,18 @@ def test_the_files_of_a_run_name_the_classes(run: Path) -> None:
 
 
 def test_the_report_names_classes_and_clients(run: Path) -> None:
-    charts = find_charts((run / "report.html").read_text())
+    page = (run / "report.html").read_text()
+    charts = find_charts(page)
     held = charts["Who holds what"]
-    escaped = ["cat &amp; dog", "normal", "pneumothorax &lt;b&gt;"]
-    assert held["layout"]["xaxis"]["ticktext"] == escaped
-    assert held["layout"]["yaxis"]["ticktext"] == SITES
-    assert held["data"][0]["customdata"][1][0][1:] == ["south", "cat &amp; dog"]
-    by_class = charts["Representations by class"]["data"]
-    assert [trace["name"] for trace in by_class] == escaped
-    assert [trace["name"] for trace in charts["Representations by client"]["data"]] == SITES
+    assert held["columns"] == CLASSES and held["rows"] == SITES
+    assert "<b>" not in page.split("<section")[1]
+    by_class, by_client = (view["groups"]["names"] for view in charts["Representations"]["views"])
+    assert [name for _, name in by_class] == CLASSES
+    assert [name for _, name in by_client] == SITES
+    assert charts["Recall by class"]["labels"] == CLASSES
+    assert [view["name"] for view in charts["Confusion"]["views"]][1:] == [
+        f"client {name}" for name in SITES
+    ]
 
 
 def test_the_partition_is_shown_with_names(
@@ -91,9 +94,7 @@ def test_the_partition_is_shown_with_names(
     command("partition", "digits/fedavg", *words)
     head = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("client"))
     assert head.split("  ")[-3:] == ["cat & dog", "normal", "pneumothora…"]
-    assert (
-        "normal" in find_charts(page.read_text())["Who holds what"]["layout"]["xaxis"]["ticktext"]
-    )
+    assert find_charts(page.read_text())["Who holds what"]["columns"] == CLASSES
 
 
 def test_predictions_name_the_classes(run: Path, images: Path, tmp_path: Path) -> None:

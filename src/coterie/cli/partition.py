@@ -122,23 +122,22 @@ def tabulate(experiment: "Experiment", summary: Mapping[str, Any], shown: int) -
 
 def page(experiment: "Experiment", summary: Mapping[str, Any]) -> str:
     """Make one HTML file with the heat map, the sizes and the measures."""
-    from coterie.report.page import format_figure, make_document
-    from coterie.report.partition_chart import chart_partition
+    from coterie.report.document import format_body, format_figure, make_document
+    from coterie.report.partition_chart import chart_partition, format_measures
     from coterie.report.read import make_holder
     from coterie.report.tables import format_table
 
-    shares = experiment.partition
+    shares, classes = experiment.partition, [str(name) for name in summary["class_names"]]
     holders = [make_holder(row, at) for at, row in enumerate(summary["clients"])]
-    chart = chart_partition(holders, [str(name) for name in summary["class_names"]])
+    chart = chart_partition(holders, classes)
     title = f"{experiment.config.tables['partition']['kind']} of {experiment.dataset.name}"
     shifts = [(shares.names[c], shift.describe()) for c, shift in shares.shifts.items()]
-    body = (
-        f"<h1>{escape(title)}</h1>",
-        *(f'<p class="soft">{escape(line)}</p>' for line in facts(experiment)),
-        "<h2>Partition</h2>",
-        format_figure(chart) if chart else "",
-        "<h2>How much the clients differ</h2>",
-        format_table(measures(summary), number=1),
-        "<h2>Shifts</h2>" + format_table(shifts, ("client", "shift")) if shifts else "",
-    )
-    return make_document(title, "\n".join(body))
+    lines = (f'<p class="soft">{escape(line)}</p>' for line in facts(experiment))
+    measured = format_measures(summary["heterogeneity"], len(holders), len(classes))
+    sections = [
+        ("Partition", format_figure(chart) if chart else ""),
+        ("How much the clients differ", measured),
+        ("Shifts", format_table(shifts, ("client", "shift")) if shifts else ""),
+    ]
+    head = f"<h1>{escape(title)}</h1>\n{''.join(lines)}"
+    return make_document(title, format_body(head, [part for part in sections if part[1]]))

@@ -19,6 +19,7 @@ GROUPS = 16  # of channels, in GN and PN
 Standardise = Literal["federated", "site", "none"]
 Missing = Literal["mean", "drop", "refuse"]
 
+_EMBEDDED = 5000  # samples in `embedding.npz` at most
 _DIRECTED = 2  # entries of z from which on it has more than a sign
 
 
@@ -201,4 +202,11 @@ class RecordSettings:
     """The `[record]` table."""
 
     tensorboard: bool = False
-    embedding: Annotated[int, Ge(0), Le(5000)] = 0  # samples in `embedding.npz`; 0: no file
+    embedding: int | str = "auto"  # samples in `embedding.npz`; "auto": 500 of small data; 0: none
+
+    def __post_init__(self) -> None:
+        wanted = self.embedding
+        if wanted != "auto" and not (isinstance(wanted, int) and 0 <= wanted <= _EMBEDDED):
+            raise ConfigError(
+                f"record.embedding = {wanted!r} must be 'auto' or a number from 0 to {_EMBEDDED}"
+            )

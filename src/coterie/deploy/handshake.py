@@ -79,7 +79,7 @@ def make_common(config: Config) -> Config:
     if config.method.pooled:
         name = config.tables["method"]["name"]
         raise ConfigError(f"method.name = {name!r} pools the data of all sites: choose another")
-    if config.record.embedding:
+    if config.record.embedding not in (0, "auto"):
         raise ConfigError(
             "record.embedding shows training samples, which stay at their sites: leave it out"
         )

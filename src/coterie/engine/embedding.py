@@ -22,7 +22,16 @@ from coterie.kit.networks import Frozen
 
 EMBEDDING = "embedding.npz"
 _BATCH = 256
+_SMALL = 20_000  # training samples up to which "auto" writes the file
+_DRAWN = 500  # samples of "auto": as many as a picture shows without hiding each other
 Samples = Mapping[ClientId, tuple[Shard, np.ndarray]]  # with their indices in the training set
+
+
+def choose_count(wanted: int | str, available: int) -> int:
+    """Choose how many samples are embedded; "auto": a few hundred where the data are small."""
+    if isinstance(wanted, int):
+        return wanted
+    return _DRAWN if available <= _SMALL else 0
 
 
 def draw(train: Mapping[ClientId, np.ndarray], count: int, seed: int) -> dict[ClientId, np.ndarray]:

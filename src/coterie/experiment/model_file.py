@@ -78,6 +78,7 @@ class ModelFile:
     kept: tuple[str, ...] = ()  # names of the network that never leave a client
     weights: SavedWeights = field(default_factory=SavedWeights)
     own_nets: bool = True  # whether the method builds networks itself, not the objective alone
+    leaves: str = ""  # what leaves a client in training, in words
 
     def to_json(self) -> str:
         """Write it as JSON; what is not there is left out."""

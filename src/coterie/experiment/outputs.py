@@ -67,6 +67,7 @@ def describe_model(experiment: Experiment, weights: Tensors | None = None) -> Mo
         unseen=experiment.unseen,
         kept=tuple(name for name in nets["model"].state_dict() if name not in sent),
         own_nets=type(parts.method).nets is not Method.nets,
+        leaves=config.method.leaves,
     )
     return ModelFile.from_json(described.to_json())
 
@@ -103,7 +104,8 @@ def find_lost_outputs(experiment: Experiment, folder: Path, standing: Standing) 
         data = rundir.encode_weights(weights)
         if saved.last is None or saved.last.sha256 != hashlib.sha256(data).hexdigest():
             return f"{folder / MODEL} is not of this run"
-        if experiment.config.record.embedding and not (folder / embedding.EMBEDDING).exists():
+        asked = experiment.config.record.embedding not in (0, "auto")
+        if asked and not (folder / embedding.EMBEDDING).exists():
             return f"{folder / embedding.EMBEDDING} is missing"
     if best is not None and (saved.best is None or saved.best.sha256 != best.sha256):
         return f"{folder / BEST} is not of this run"
@@ -128,8 +130,8 @@ def write_outputs(experiment: Experiment, folder: Path, loop: Loop, standing: St
         sha256 = rundir.write_weights(folder / MODEL, weights)
         last = WeightsFile(MODEL, sha256, standing.position.round)
         best = _write_best(folder, loop, standing)
-        if experiment.config.record.embedding:
-            _embed(experiment, folder, weights)
+        if count := _count_embedded(experiment):
+            _embed(experiment, folder, weights, count)
     personal: dict[str, WeightsFile] = {}
     if leaves_personal(experiment):
         loop.write_personal(standing)
@@ -165,10 +167,17 @@ def _list_personal(experiment: Experiment, folder: Path) -> dict[str, WeightsFil
     return files
 
 
-def _embed(experiment: Experiment, folder: Path, weights: Tensors) -> None:
+def _count_embedded(experiment: Experiment) -> int:
+    """Count the samples of `embedding.npz`; 0 where the samples are on other machines."""
+    available = sum(map(len, experiment.partition.train.values()))
+    wanted = experiment.config.record.embedding
+    return 0 if experiment.remote else embedding.choose_count(wanted, available)
+
+
+def _embed(experiment: Experiment, folder: Path, weights: Tensors, count: int) -> None:
     """Write representations of a sample of the training data by the global model."""
     shares, dataset, spec = experiment.partition, experiment.dataset, experiment.spec
-    rows = embedding.draw(shares.train, experiment.config.record.embedding, spec.seed)
+    rows = embedding.draw(shares.train, count, spec.seed)
     make_shard = partial(DataShard, dataset, test=np.empty(0, np.int64), device=spec.device)
     samples = {
         client: (make_shard(own, shift=shares.shifts.get(client)), own)

@@ -341,7 +341,7 @@ def _check_cohort(experiment: Experiment) -> None:
 def _check_record(experiment: Experiment) -> None:
     """Check that there is a global model for the embedding."""
     config, parts = experiment.config, experiment.parts
-    if config.record.embedding and parts.method.model(parts.start()) is None:
+    if config.record.embedding not in (0, "auto") and parts.method.model(parts.start()) is None:
         name = config.tables["method"]["name"]
         raise ConfigError(
             f"record.embedding is of the global model, and method.name = {name!r} has none"

@@ -1,86 +1,150 @@
 """Charts a run round by round: what it measured, sent and lost."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
-from coterie.core.formatting import MEGABYTE, shorten
-from coterie.report import chart
-from coterie.report.chart import Chart, History, Plotly, list_points, make_axis, make_series
+from coterie.core.formatting import MEGABYTE
+from coterie.report import words
+from coterie.report.chart import (
+    PALETTE,
+    Chart,
+    History,
+    Spec,
+    list_points,
+    list_stages,
+    make_axis,
+    make_round_axis,
+    make_series,
+    mark_stages,
+)
 
-_MEAN, _STD = "client_accuracy_mean", "client_accuracy_std"
-_WORST = "client_accuracy_worst_decile"
-_ACCURACIES = {"accuracy", _MEAN, _STD, _WORST}
-_GLOBAL, _CLIENTS = "global test set", "clients' own test data, mean"
 _LOSSES = {
-    "train_loss": ("training (the objective's)", "@orange", "dash"),
-    "loss": (_GLOBAL, "@blue", "solid"),
-    "client_loss_mean": (_CLIENTS, "@green", "dot"),
+    "train_loss": ("training", "orange", "dash"),
+    "server_loss": ("training on the server", "purple", "dash"),
+    "loss": ("global test set", "blue", "solid"),
+    "client_loss_mean": ("clients' own test data, mean", "green", "dot"),
 }
-_SOURCES = {"client": "clients", "server": "server", "train": "training"}
+_TERMS = ("train_loss_", "train_personal_loss_")  # how names of terms begin
+_FEW = 1e-9  # a metric that varies by less, relatively, is constant
 
 
-def chart_accuracy(history: History, metric: str, targets: Sequence[float]) -> Chart | None:
-    """Chart accuracy by round: global, and the clients' mean, spread and worst decile."""
-    data = _spread(history)
-    data += make_series(list_points(history, "accuracy"), _GLOBAL, "@blue")
-    data += make_series(list_points(history, _WORST), "clients' worst decile", "@orange", "dot")
-    main = "accuracy" in metric  # else the main metric and its targets belong to no accuracy
-    if main and metric not in _ACCURACIES:
-        data += make_series(list_points(history, metric), metric, "@purple", "dash")
-    if not data:
+def choose_metric(history: History, wanted: str) -> str:
+    """Choose the metric that the page is about: the wanted one, or one that was measured."""
+    measured = {name for event in history for name in event.metrics}
+    candidates = (wanted, "accuracy", "knn", *(m for m in sorted(measured) if words.is_share(m)))
+    return next((name for name in candidates if name in measured), wanted)
+
+
+def list_own(metric: str) -> tuple[str, str, str, str]:
+    """List the names of a metric on the server, its mean, spread and worst decile over clients."""
+    stem = words.get_stem(metric)
+    return stem, f"client_{stem}_mean", f"client_{stem}_std", f"client_{stem}_worst_decile"
+
+
+def chart_metric(
+    history: History, metric: str, targets: Sequence[float], base_lines: Mapping[str, float]
+) -> Chart | None:
+    """Chart the metric of a run by round, by data sent and by time; None if it has no values."""
+    sent = accumulate((e.bytes_up + e.bytes_down) / MEGABYTE for e in history)
+    spent = accumulate(event.seconds for event in history)
+    ways = (
+        ("round", make_round_axis(), [event.round + 1.0 for event in history]),
+        ("data sent", make_axis("sent so far, up and down (MB)"), list(sent)),
+        ("time", make_axis("seconds so far, evaluation included"), list(spent)),
+    )
+    begun, views = list_stages(history), list[Spec]()
+    for name, axis, at in ways:
+        if name != "round" and not at[-1]:
+            continue
+        series = _list_series(history, metric, at)
+        marks = [{"at": at[i - 1], "text": stage} for i, stage in begun]  # the last stage's end
+        marks = mark_stages(history) if name == "round" else marks
+        views.append({"name": f"by {name}", "x": axis, "series": series, "marks": marks})
+    if not views[0]["series"]:
         return None
+    levels = [{"value": value, "text": f"target {value:g}"} for value in targets]
+    named: dict[str, list[str]] = {}
+    for key, value in base_lines.items():
+        named.setdefault(f"{value:.3f}", []).append(words.name_base_line(key))
+    levels += [{"value": float(v), "text": f"{', '.join(names)} {v}"} for v, names in named.items()]
+    share = {"most": 1} if words.is_share(metric) else {}
+    name = words.name_metric(words.get_stem(metric) if words.is_share(metric) else metric)
+    note = words.explain_metric(words.get_stem(metric)).removesuffix("From: test.").strip()
+    if any("low" in line for line in views[0]["series"]):
+        note += " The band is one standard deviation over the clients either side of their mean."
+    if len(views[0]["series"][0]["x"]) < len(history):
+        note += " It was not measured after every round."
+    spec: Spec = {"kind": "lines", "choose": "horizontal axis", "y": make_axis(name, **share)}
+    spec |= {"levels": levels, "views": views}
+    return Chart(words.begin(name), spec, note.strip())
+
+
+def _list_series(history: History, metric: str, at: Sequence[float]) -> list[Spec]:
+    """List the lines of a metric: global, over the clients, and the metric if it is another."""
+    own, mean, std, worst = list_own(metric)
+
+    def points(key: str, skipped: bool = False) -> list[tuple[float, float]]:
+        wanted = ((x, e) for x, e in zip(at, history, strict=True) if e.skipped or not skipped)
+        return [(x, event.metrics[key]) for x, event in wanted if key in event.metrics]
+
+    spread = [e.metrics[std] for e in history if mean in e.metrics and std in e.metrics]
+    if len(spread) != len(points(mean)):
+        spread = []
+    lines = make_series(points(own), "global test set", "blue")
+    lines += make_series(points(mean), "clients' own test data, mean", "green", "dash", spread)
+    lines += make_series(points(worst), "clients' worst decile", "orange", "dot")
+    if metric not in (own, mean, std, worst):
+        lines += make_series(points(metric), words.name_metric(metric), "purple", "dashdot")
     # A skipped round is measured too, but its model is the one of the round before it.
-    idle = list_points([event for event in history if event.skipped], "accuracy")
-    cross = {"mode": "markers", "marker": {"color": "@ink", "symbol": "x", "size": 8}}
-    data += [trace | cross for trace in make_series(idle, "skipped round", "@ink")]
-    aims = targets if main else ()
-    bars = [d["y"][0] + d["error_y"]["array"][0] for d in data if "error_y" in d]
-    values = [*(v for d in data for v in d["y"]), *bars, *aims]
-    look = _lay_out(history, chart.make_share_axis(values), stages=True)
-    for target in aims:
-        chart.mark_target(look, target)
-    note = "Share of test samples that are classified correctly."
-    if shape := "bar" if bars else "band" if any("fill" in d for d in data) else "":
-        note += f" The {shape} is one standard deviation over the clients either side of the mean."
-    return Chart("Accuracy by round", data, look, note)
+    shown = own if points(own) else metric
+    return lines + make_series(points(shown, skipped=True), "skipped round", "ink", "none")
 
 
 def chart_losses(history: History) -> Chart | None:
     """Chart training and test loss by round."""
     lines = [make_series(list_points(history, key), *look) for key, look in _LOSSES.items()]
-    data = [trace for line in lines for trace in line]
-    if not data:
+    series = [line for some in lines for line in some]
+    if not series:
         return None
-    look = _lay_out(history, make_axis("loss (mean per sample)"), stages=True)
-    note = "The axis need not start at 0, and training may minimise another loss than is tested."
-    return Chart("Loss by round", data, look, note)
+    tested = len(series) > 1 and any(key.startswith("train_") for key in history[-1].metrics)
+    note = "Training may minimise another loss than is tested: compare shapes, not heights."
+    note = note if tested else "Mean of what is minimised, over samples."
+    return Chart("Loss", _lay_out(history, series, "loss, mean per sample"), note)
 
 
-def _title(metric: str) -> str:
-    """Name the main metric as a heading does."""
-    return metric[:1].upper() + metric[1:].replace("_", " ")
-
-
-def chart_traffic(history: History, metric: str) -> Chart | None:
-    """Chart accuracy against the bytes sent so far."""
-    sent = list(accumulate(event.bytes_up + event.bytes_down for event in history))
-
-    def points(key: str) -> list[tuple[float, float]]:
-        pairs = zip(sent, history, strict=True)
-        return [(x / MEGABYTE, e.metrics[key]) for x, e in pairs if key in e.metrics]
-
-    name = {"accuracy": _GLOBAL, _MEAN: _CLIENTS}.get(metric, metric)
-    data = make_series(points(metric), name, "@blue")
-    if metric != _MEAN:
-        data += make_series(points(_MEAN), _CLIENTS, "@green", "dash")
-    if not data or not sent[-1]:
+def chart_terms(history: History) -> Chart | None:
+    """Chart the terms of the training loss; None where there is one term or none."""
+    names = sorted({n for e in history for n in e.metrics if n.startswith(_TERMS)})
+    if len(names) < 2:
         return None
-    x = make_axis("sent so far, up and down (MB)") | {"rangemode": "tozero"}
-    values = [v for d in data for v in d["y"]]
-    y = chart.make_share_axis(values) if "accuracy" in metric else make_axis(metric)
-    note = "1 MB is 1,000,000 bytes; what evaluation sends is not counted."
-    look = chart.make_layout(x, y) | {"hovermode": "closest"}
-    return Chart(f"{_title(metric)} by data sent", data, look, note)
+    series = []
+    for name, colour in zip(names, PALETTE, strict=False):
+        stem = name.removeprefix("train_").replace("loss_", "").replace("_", " ")
+        series += make_series(list_points(history, name), stem, colour)
+    note = "The terms of a loss add up to it."
+    return Chart("Terms of the training loss", _lay_out(history, series, "mean per sample"), note)
+
+
+def chart_traffic(history: History) -> Chart | None:
+    """Chart what was sent in every round; None where that is always the same."""
+    kinds = {
+        "up, to train": ([e.bytes_up for e in history], "blue"),
+        "down, to train": ([e.bytes_down for e in history], "sky"),
+        "both ways, to evaluate": (
+            [e.evaluation_bytes_up + e.evaluation_bytes_down for e in history],
+            "gold",
+        ),
+    }
+    if all(len(set(counts)) == 1 for counts, _ in kinds.values()):
+        return None
+    series = [
+        {"name": name, "colour": colour, "y": [round(n / MEGABYTE, 6) for n in counts]}
+        for name, (counts, colour) in kinds.items()
+        if any(counts)
+    ]
+    spec = _stack(history, series, make_axis("MB"))
+    return Chart("Sent by round", spec, "1 MB is 1,000,000 bytes.")
 
 
 def chart_participation(history: History) -> Chart | None:
@@ -88,54 +152,58 @@ def chart_participation(history: History) -> Chart | None:
     if not any(event.lost or event.rejected for event in history):
         return None
     counts = {
-        "answered": ([len(e.cohort) - len(e.lost) - len(e.rejected) for e in history], "@blue"),
-        "lost": ([len(e.lost) for e in history], "@orange"),
-        "rejected": ([len(e.rejected) for e in history], "@purple"),
+        "answered": ([len(e.cohort) - len(e.lost) - len(e.rejected) for e in history], "blue"),
+        "lost": ([len(e.lost) for e in history], "orange"),
+        "rejected": ([len(e.rejected) for e in history], "purple"),
     }
-    rounds = [event.round + 1 for event in history]
-    data: list[Plotly] = [
-        {"type": "bar", "name": name, "x": rounds, "y": y, "marker": {"color": colour}}
-        for name, (y, colour) in counts.items()
-    ]
-    y = make_axis("clients") | {"rangemode": "tozero", "tickformat": "d"}
-    look = _lay_out(history, y) | {"barmode": "stack", "bargap": 0.1}
-    return Chart("Participation by round", data, look, "Clients that were invited to a round.")
+    series = [{"name": n, "colour": colour, "y": y} for n, (y, colour) in counts.items() if any(y)]
+    spec = _stack(history, series, make_axis("clients", whole=True))
+    return Chart("Participation by round", spec, "Clients that were invited to a round.")
 
 
 def chart_others(history: History, metric: str) -> list[Chart]:
-    """Chart every metric that no other chart shows, grouped by where it comes from."""
-    shown = {*_ACCURACIES, *_LOSSES, *([metric] if "accuracy" in metric else [])}
+    """Chart every metric that no other chart shows and that varies."""
     charts = []
-    for name in sorted({name for event in history for name in event.metrics} - shown):
+    for name in _list_others(history, metric):
         points = list_points(history, name)
-        y = [value for _, value in points]
-        share = name.endswith("accuracy") and min(y) >= 0 and max(y) <= 1
-        axis = chart.make_share_axis(y, name) if share else make_axis(shorten(name, 28))
-        note = f"From: {_SOURCES.get(name.partition('_')[0], 'evaluation')}"
-        data = make_series(points, name, "@blue")
-        charts.append(Chart(name, data, _lay_out(history, axis), note, 220))
-    return sorted(charts, key=lambda drawn: drawn.note)
+        if not _is_constant([value for _, value in points]):
+            most = 1 if words.is_share(name) else None
+            series = make_series(points, name, "blue")
+            spec = _lay_out(history, series, "", height=190, most=most)
+            charts.append(Chart(name, spec, words.explain_metric(name)))
+    return charts
 
 
-def _lay_out(history: History, y: Plotly, stages: bool = False) -> Plotly:
-    """Lay out a chart over the rounds of a run; `stages` marks where stages begin."""
-    look = chart.make_layout(chart.make_round_axis(history[0].round + 1, history[-1].round + 1), y)
-    if stages:
-        chart.mark_stages(look, history)
-    return look
+def list_constant(history: History, metric: str) -> list[tuple[str, float, int]]:
+    """List the metrics that no chart shows since they never vary: name, value, times measured."""
+    rows = []
+    for name in _list_others(history, metric):
+        values = [value for _, value in list_points(history, name)]
+        if _is_constant(values):
+            rows.append((name, values[-1], len(values)))
+    return rows
 
 
-def _spread(history: History) -> list[Plotly]:
-    """Make the line of the clients' mean with a band around it, or a bar for a single point."""
-    line = make_series(list_points(history, _MEAN), _CLIENTS, "@green", "dash")
-    both = [event for event in history if _MEAN in event.metrics and _STD in event.metrics]
-    if not both:
-        return line
-    if len(both) == 1:
-        return [line[0] | {"error_y": {"array": [both[0].metrics[_STD]], "color": "@green"}}]
-    x = [event.round + 1 for event in both]
-    edge = {"type": "scatter", "x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-    low = [max(0.0, event.metrics[_MEAN] - event.metrics[_STD]) for event in both]
-    high = [min(1.0, event.metrics[_MEAN] + event.metrics[_STD]) for event in both]
-    band = {"fill": "tonexty", "fillcolor": "@band", "name": "± standard deviation"}
-    return [edge | {"y": low, "showlegend": False}, edge | {"y": high} | band, *line]
+def _list_others(history: History, metric: str) -> list[str]:
+    """List the metrics that have no place elsewhere, those of training first."""
+    shown = {metric, *list_own(metric), *_LOSSES}
+    measured = {name for event in history for name in event.metrics} - shown
+    if chart_terms(history) is not None:
+        measured = {name for name in measured if not name.startswith(_TERMS)}
+    return sorted(measured, key=lambda n: (n.partition("_")[0] not in ("train", "server"), n))
+
+
+def _is_constant(values: Sequence[float]) -> bool:
+    return max(values) - min(values) <= _FEW * max(map(abs, values))
+
+
+def _lay_out(history: History, series: Sequence[Spec], label: str, **more: Any) -> Spec:
+    """Lay out lines over the rounds of a run, with its stages."""
+    y = make_axis(label, most=most) if (most := more.pop("most", None)) else make_axis(label)
+    spec = {"kind": "lines", "x": make_round_axis(), "y": y, "series": list(series)}
+    return spec | {"marks": mark_stages(history)} | more
+
+
+def _stack(history: History, series: Sequence[Spec], y: Spec) -> Spec:
+    rounds = [event.round + 1 for event in history]
+    return {"kind": "bars", "x": make_round_axis(), "y": y, "at": rounds, "series": list(series)}

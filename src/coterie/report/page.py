@@ -1,31 +1,39 @@
 """Makes the page of a run: one HTML file that needs no network."""
 
 import hashlib
-import json
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator
 from html import escape
-from importlib import resources
 from pathlib import Path
-
-from plotly.offline import get_plotlyjs
 
 from coterie.core.files import replace_durably
 from coterie.core.formatting import counted, duration, format_bytes
-from coterie.report import curves, tables
-from coterie.report.chart import Chart
-from coterie.report.partition_chart import chart_partition
+from coterie.report import client_charts, curves, tables, words
+from coterie.report.document import (
+    format_body,
+    format_details,
+    format_figure,
+    format_figures,
+    format_note,
+    make_document,
+)
+from coterie.report.partition_chart import chart_partition, format_measures
 from coterie.report.read import Run, read_run
 from coterie.report.scatter import chart_embedding
-from coterie.report.summary import Headline, make_headline
+from coterie.report.summary import Headline, describe_result, make_headline
 
-# The browser itself then refuses every request, whatever the script might ask for.
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-)
 _SEAL = b"<!-- SHA-256 of the lines above: "
-NO_SCRIPT = (
-    '<noscript><p class="note">The charts need JavaScript; the tables do not.</p></noscript>'
-)
+_GIVEN = "given"  # `data.name` of samples that a Python program passed
+_ACROSS = 6  # tiles on a line, at most
+_ENVIRONMENT = {
+    "coterie": "Coterie",
+    "torch": "PyTorch",
+    "machine": "processor",
+    "vectors": "vector instructions",
+    "kernels": "kernels",
+    "device": "device",
+    "threads": "threads",
+}
 
 
 def write_report(run: Path, out: Path | None = None, refresh: int = 0) -> Path:
@@ -34,9 +42,14 @@ def write_report(run: Path, out: Path | None = None, refresh: int = 0) -> Path:
     With `refresh` the browser loads it again every so many seconds, to watch a run.
     """
     out, read = out or run / "report.html", read_run(run)
-    method, dataset = read.choice("method"), read.partition.dataset
-    title = f"{method} on {dataset}" if method else dataset
-    page = make_document(title, "\n".join(_list_parts(read, title)), refresh).encode()
+    title = words.name_run(read.choice("method"), read.choice("objective"), read.partition.dataset)
+    evaluate = read.table("evaluate")
+    metric = curves.choose_metric(read.history, str(evaluate.get("metric", "accuracy")))
+    targets = [float(target) for target in evaluate.get("targets", ())]
+    head = make_headline(read.history, targets, metric)
+    sections = [(name, text) for name, text in _list_sections(read, head) if text]
+    body = format_body("\n".join(_list_opening(read, head, title)), sections)
+    page = make_document(title, body, refresh).encode()
     replace_durably(out, page + _seal(page))
     return out
 
@@ -56,92 +69,40 @@ def _seal(page: bytes) -> bytes:
     return _SEAL + hashlib.sha256(page).hexdigest().encode() + b" -->\n"
 
 
-def make_document(title: str, body: str, refresh: int = 0) -> str:
-    """Wrap a body of HTML in a page with the style and the script that draws its figures."""
-    again = f'<meta http-equiv="refresh" content="{refresh}">\n' if refresh else ""
-    folder = resources.files("coterie.report")
-    style, script = (folder.joinpath(name).read_text("utf-8") for name in ("style.css", "draw.js"))
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n{again}'
-        f"<title>{escape(title)} - Coterie</title>\n<style>\n{style}</style>\n"
-        f"<script>{get_plotlyjs()}</script>\n</head>\n<body>\n<main>\n{body}\n</main>\n"
-        f"<script>\n{script}</script>\n</body>\n</html>\n"
-    )
-
-
-def _list_parts(run: Run, title: str) -> Iterator[str]:
-    history, split = run.history, run.partition
-    evaluate = run.table("evaluate")
-    metric = str(evaluate.get("metric", "accuracy"))
-    targets = [float(target) for target in evaluate.get("targets", ())]
+def _list_opening(run: Run, head: Headline, title: str) -> Iterator[str]:
+    """List what is above the sections: title, result, numbers, warnings."""
+    baseline = run.baseline if run.baseline_metric == head.metric else {}
+    yield '<p class="brand">Coterie</p>'
     yield f"<h1>{escape(title)}</h1>"
-    yield f'<p class="soft">{escape(_describe(run))}<br>{escape(str(run.folder))}</p>'
-    yield f'<dl class="tiles">{"".join(_list_tiles(make_headline(history, targets, metric)))}</dl>'
-    notes = ("Rounds are counted from 1 here and from 0 in metrics.jsonl.", *run.notes)
-    yield "".join(map(format_note, notes))
-    yield NO_SCRIPT
-    yield "<h2>Course of the run</h2>"
-    accuracy = curves.chart_accuracy(history, metric, targets)
-    if accuracy is None:
-        yield format_note("No accuracy was measured in this run.")
-    losses, traffic = curves.chart_losses(history), curves.chart_traffic(history, metric)
-    charts = (accuracy, losses, traffic, curves.chart_participation(history))
-    yield format_figures([chart for chart in charts if chart])
-    yield from tables.list_clients(history, metric)
-    yield from tables.list_classes(history)
-    yield "<h2>Partition</h2>"
-    held = chart_partition(split.clients, split.classes)
-    yield format_figure(held) if held else format_note("There is no client.")
-    if split.heterogeneity:
-        yield "<h4>How much the clients differ</h4>"
-        measures = [(name, f"{value:.4g}") for name, value in split.heterogeneity.items()]
-        yield tables.format_table(measures, number=1)
-    embedded, text = chart_embedding(run.folder, split)
-    if text:
-        yield f"<h2>Representations</h2>{format_note(text)}"
-        yield format_figures(embedded)
-    if others := curves.chart_others(history, metric):
-        yield "<h2>Further metrics</h2>"
-        yield format_figures(others, "charts small")
-    yield from tables.list_losses(history)
-    yield "<h2>Configuration</h2>"
-    yield f'<div class="settings">{"".join(tables.list_settings(run.config))}</div>'
-    yield from tables.list_digests(split.digest, history)
-
-
-def _describe(run: Run) -> str:
-    split = run.partition
-    facts = [counted(len(run.history), "round"), counted(len(split.clients), "client")]
-    facts.append(f"{len(split.classes):,} classes" if split.classes else "no labels")
-    chosen = {table: run.choice(table) for table in ("objective", "partition", "net")}
-    return " · ".join([*facts, *(f"{table} {kind}" for table, kind in chosen.items() if kind)])
-
-
-def format_note(text: str) -> str:
-    """Format a remark in small print."""
-    return f'<p class="note">{escape(text)}</p>'
+    text = describe_result(head, title, len(run.partition.clients), baseline)
+    yield f'<p class="lead">{escape(text)}</p>'
+    tiles = list(_list_tiles(head))
+    across = len(tiles) if len(tiles) <= _ACROSS else -(-len(tiles) // 2)
+    yield f'<dl class="tiles" style="--across:{min(across, _ACROSS)}">{"".join(tiles)}</dl>'
+    if trouble := tables.describe_trouble(run.history):
+        reasons = "".join(tables.list_losses(run.history))
+        yield (
+            f'<div class="warning" role="note"><p><b>Not every answer could be used.</b> '
+            f"{escape(trouble)}</p>{format_details('Reasons', reasons)}</div>"
+        )
+    yield "".join(map(format_note, run.notes))
 
 
 def _list_tiles(head: Headline) -> Iterator[str]:
-    for name, measured in (("Final", head.final), ("Best", head.best)):
-        value, round = "not measured", ""
+    name = words.name_metric(head.metric)
+    for when, measured in (("at the end", head.final), ("at best", head.best)):
         if measured is not None:
-            value, round = f"{measured[0]:.4f}", f"in round {measured[1] + 1:,}"
-        yield _tile(f"{name} {head.metric}", value, round)
+            yield _tile(f"{name} {when}", f"{measured[0]:.4f}", f"round {measured[1] + 1:,}")
     for target in head.targets:
         spent, more = "not reached", f"in {counted(head.rounds, 'round')}"
         if target.rounds is not None and target.bytes is not None:
             spent = counted(target.rounds, "round")
             more = f"{format_bytes(target.bytes)} both ways"
-        yield _tile(f"To {head.metric} {target.value:g}", spent, more)
-    yield _tile("Rounds", f"{head.rounds:,}", f"{head.skipped:,} skipped")
-    yield _tile("Sent up", format_bytes(head.bytes_up), "by clients, to train")
-    yield _tile("Sent down", format_bytes(head.bytes_down), "to clients, to train")
-    if sent_apart := head.evaluation_bytes:
-        yield _tile("Sent to evaluate", format_bytes(sent_apart), "both ways, counted apart")
-    yield _tile("Time", duration(head.seconds), "sum over the rounds")
+        yield _tile(f"to {name} {target.value:g}", spent, more)
+    yield _tile("rounds", f"{head.rounds:,}", f"{head.skipped:,} skipped")
+    up = format_bytes(head.bytes_up)
+    yield _tile("sent, to train", format_bytes(head.bytes_up + head.bytes_down), f"{up} of it up")
+    yield _tile("time", duration(head.seconds), "sum over the rounds")
 
 
 def _tile(name: str, value: str, more: str) -> str:
@@ -149,19 +110,93 @@ def _tile(name: str, value: str, more: str) -> str:
     return f"<div><dt>{escape(name)}</dt><dd>{escape(value)}{small}</dd></div>"
 
 
-def format_figures(charts: Sequence[Chart], kind: str = "charts") -> str:
-    """Format several charts side by side, where there is room."""
-    return f'<div class="{kind}">{"".join(map(format_figure, charts))}</div>'
-
-
-def format_figure(chart: Chart) -> str:
-    """Format a chart with its title; `draw.js` draws it."""
-    text = json.dumps({"data": chart.data, "layout": chart.layout}, allow_nan=False)
-    text = text.replace("<", "\\u003c")  # nothing in it can end the script element
-    remark = format_note(chart.note) if chart.note else ""
-    return (
-        f"<figure><h3>{escape(chart.title)}</h3>{remark}"
-        f'<div class="chart" role="img" aria-label="{escape(chart.title)}" '
-        f'style="height:{chart.height}px"></div>'
-        f'<script type="application/json">{text}</script></figure>\n'
+def _list_sections(run: Run, head: Headline) -> Iterator[tuple[str, str]]:
+    history, split, metric = run.history, run.partition, head.metric
+    yield "Course", "\n".join(_show_course(run, head))
+    yield "Clients", "\n".join(client_charts.list_clients(run, metric))
+    yield "Classes", "\n".join(client_charts.list_classes(history, split.classes))
+    yield "Partition", "\n".join(_show_partition(run))
+    embedded, text = chart_embedding(run.folder, split)
+    figure = format_figure(embedded) if embedded else ""
+    yield "Representations", f"{format_note(text)}{figure}" if text else ""
+    yield "Losses and diagnostics", "\n".join(_show_diagnostics(run, metric))
+    yield "What left the clients", "\n".join(_show_traffic(run, head))
+    yield "Run it again", "\n".join(_show_again(run))
+    settings = f'<div class="settings">{"".join(tables.list_settings(run.config))}</div>'
+    digests = "".join(tables.list_digests(split.digest, history))
+    yield (
+        "Configuration and digests",
+        format_details("Configuration, every key written out", settings)
+        + format_details("Digests, by which two runs can be compared", digests),
     )
+
+
+def _show_course(run: Run, head: Headline) -> Iterator[str]:
+    history = run.history
+    baseline = run.baseline if run.baseline_metric == head.metric else {}
+    targets = [target.value for target in head.targets]
+    main = curves.chart_metric(history, head.metric, targets, baseline)
+    yield format_figure(main) if main else format_note("Nothing was measured on test data.")
+    once = [row for row in curves.list_constant(history, head.metric) if row[2] == 1]
+    shares = [(words.name_metric(n), f"{v:.4f}", n) for n, v, _ in once if words.is_share(n)]
+    if shares and len(history) > 1:
+        yield "<h3>Measured once, after the last round</h3>"
+        yield tables.format_table(shares, ("measure", "value", "metric"), numbers={1})
+    if drawn := curves.chart_participation(history):
+        yield format_figure(drawn)
+
+
+def _show_partition(run: Run) -> Iterator[str]:
+    split = run.partition
+    held = chart_partition(split.clients, split.classes)
+    yield format_figure(held) if held else format_note("There is no client.")
+    if split.heterogeneity:
+        yield "<h3>How much the clients differ</h3>"
+        measures = dict(split.heterogeneity)
+        yield format_measures(measures, len(split.clients), len(split.classes))
+
+
+def _show_diagnostics(run: Run, metric: str) -> Iterator[str]:
+    history = run.history
+    large = [curves.chart_losses(history), curves.chart_terms(history)]
+    if drawn := [chart for chart in large if chart]:
+        yield format_figures(drawn)
+    if others := curves.chart_others(history, metric):
+        yield format_figures(others, "charts small")
+    constant = [
+        f"{name} {value:,.4g}"
+        for name, value, times in curves.list_constant(history, metric)
+        if times > 1 or not words.is_share(name)
+    ]
+    if constant:
+        yield format_note(f"The same whenever it was measured: {', '.join(constant)}.")
+
+
+def _show_traffic(run: Run, head: Headline) -> Iterator[str]:
+    if run.leaves:
+        yield f"<p>What leaves a client: <b>{escape(run.leaves)}</b>.</p>"
+    answers = sum(len(e.cohort) - len(e.lost) for e in run.history)
+    each = format_bytes(head.bytes_up / answers) if answers else ""
+    rows = [("up, to train", format_bytes(head.bytes_up), f"{each} an answer" if each else "")]
+    rows.append(("down, to train", format_bytes(head.bytes_down), ""))
+    if sent := head.evaluation_bytes:
+        rows.append(("both ways, to evaluate", format_bytes(sent), "counted apart"))
+    yield tables.format_table(rows, numbers={1})
+    if drawn := curves.chart_traffic(run.history):
+        yield format_figure(drawn)
+
+
+def _show_again(run: Run) -> Iterator[str]:
+    config = shlex.quote(str(run.folder / "config.toml"))
+    if (run.folder / "federation.json").exists():
+        yield "<p>This was a federation of sites: start the server with this configuration.</p>"
+    elif run.table("data").get("name") == _GIVEN or "object:" in str(run.config):
+        yield "<p>A Python program passed data or parts: call it again with the same ones.</p>"
+    else:
+        yield f"<pre><code>coterie run {escape(config)} --out runs/again</code></pre>"
+        yield format_note("The same versions on the same type of machine give the same bits.")
+    if run.environment:
+        known = [(_ENVIRONMENT.get(key, key), value) for key, value in run.environment.items()]
+        yield tables.format_table(sorted(known))
+    yield format_note(f"Run directory: {run.folder}")
+    yield format_note("Rounds are counted from 1 here and from 0 in metrics.jsonl.")

@@ -4,7 +4,7 @@ import json
 import math
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,8 +15,8 @@ _T = TypeVar("_T")
 _KINDS: dict[type | tuple[type, ...], tuple[str, ...]] = {  # the fields of a round
     int: ("round", "bytes_up", "bytes_down", "evaluation_bytes_up", "evaluation_bytes_down"),
     str: ("stage", "digest", "states"),
-    list: ("cohort",),
-    dict: ("lost", "rejected", "metrics"),
+    (list, tuple): ("cohort", "confusion", "unseen"),
+    dict: ("lost", "rejected", "metrics", "clients", "recall", "client_confusion"),
     (int, float): ("seconds",),
 }
 
@@ -52,11 +52,14 @@ class Run:
     partition: PartitionSummary
     history: tuple[RoundEvent, ...]
     notes: tuple[str, ...]  # what was left out, in sentences
+    baseline: Mapping[str, float] = field(default_factory=dict)  # of `baseline_metric`
+    baseline_metric: str = ""
+    leaves: str = ""  # what leaves a client, in words; "": the run is of an older version
+    environment: Mapping[str, str] = field(default_factory=dict)  # versions and machine
 
     def table(self, name: str) -> Mapping[str, Any]:
         """Return a table of the configuration, empty where there is none."""
-        table = self.config.get(name)
-        return table if isinstance(table, dict) else {}
+        return _as_table(self.config.get(name))
 
     def choice(self, name: str) -> str:
         """Return what a table of the configuration chooses, for example which method."""
@@ -65,11 +68,34 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read `config.toml`, `partition.json` and `metrics.jsonl`."""
+    """Read `config.toml`, `partition.json`, `metrics.jsonl`, and what else there is."""
     config = _read(folder / "config.toml", tomllib.loads, DataError)
     partition = _read(folder / "partition.json", _parse_partition, DataError)
     history, notes = _read(folder / "metrics.jsonl", _parse_metrics, CheckpointError)
-    return Run(folder, config, partition, history, notes)
+    run = Run(folder, config, partition, history, notes)
+    baseline = _read_optional(folder / "baseline.json")
+    leaves = _read_optional(folder / "model.json").get("leaves")
+    saved = sorted(folder.glob("checkpoints/round_*/state.json"))
+    environment = _read_optional(saved[-1]).get("environment") if saved else None
+    return replace(
+        run,
+        baseline={k: v for k, v in _as_table(baseline.get("values")).items() if _is_number(v)},
+        baseline_metric=str(baseline.get("metric", "")),
+        leaves=leaves if isinstance(leaves, str) else "",
+        environment={k: str(v) for k, v in _as_table(environment).items()},
+    )
+
+
+def _read_optional(path: Path) -> Mapping[str, Any]:
+    """Read a JSON file that only adds to the page; empty if it is missing or broken."""
+    try:
+        return _as_table(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def _as_table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _read(path: Path, parse: Callable[[str], _T], kind: type[CoterieError]) -> _T:
@@ -141,3 +167,7 @@ def _check(event: RoundEvent) -> None:
 
 def _finite(values: Mapping[str, Any]) -> dict[str, float]:
     return {k: number for k, v in values.items() if math.isfinite(number := float(v))}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -1,10 +1,11 @@
 """The headline of a report: the results of a run in a few numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coterie.core.formatting import list_first
+from coterie.core.formatting import counted, list_first
 from coterie.engine.record import RoundEvent, bytes_until, reached
+from coterie.report.words import describe_base_lines, name_metric
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,18 @@ def make_headline(
         evaluation_bytes=sum(e.evaluation_bytes_up + e.evaluation_bytes_down for e in history),
         seconds=sum(event.seconds for event in history),
     )
+
+
+def describe_result(head: Headline, title: str, clients: int, baseline: Mapping[str, float]) -> str:
+    """Say in a sentence what was run and how it came out, beside its base lines."""
+    what = f"{title}, {counted(clients, 'client')}, {counted(head.rounds, 'round')}"
+    if head.final is None or head.best is None:
+        return f"{what}: nothing was measured on test data."
+    (final, _), (best, round) = head.final, head.best
+    text = f"{what}: {name_metric(head.metric)} {final:.3f} at the end"
+    text += f", {best:.3f} at best (round {round + 1:,})" if best > final else ", which is the best"
+    text += f"; {described}" if (described := describe_base_lines(baseline)) else ""
+    return f"{text}."
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from coterie.experiment.config import Config
 from coterie.experiment.outputs import MODEL
 from coterie.experiment.prepare import Experiment, make_player, prepare
 from coterie.kit.stages import plan_rounds
-from coterie.report.page import format_figures, format_note, make_document
+from coterie.report.document import format_body, format_figure, format_note, make_document
 from coterie.report.point_panels import draw_points
 from coterie.report.scatter import Scatter, chart_points, embed_in_plane
 from coterie.reproduce.clusters import (
@@ -46,7 +46,6 @@ from coterie.reproduce.recipe import Features, get_at_scale
 from coterie.reproduce.scores import Scores
 
 GLOBAL = -1  # instead of a client
-_TALL = 440  # pixels of a panel: its plane is about square below the legend of ten classes
 _ABOUT_LOCAL = (
     "t-SNE of z by cosine, the panels of one method embedded together; colour and symbol are "
     "the class. Distances between far groups mean little in such a picture."
@@ -109,13 +108,11 @@ def write_features(scores: Scores, wanted: Features, folder: Path) -> str:
         "names": np.array([panel.name for panel in panels]),
         "places": np.concatenate([scatter.points for scatter in shown]),
     }
-    body = (
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="soft">{escape(summary)}</p>',
-        format_note(about),
-        format_figures([replace(chart_points(s), height=_TALL) for s in shown], "charts small"),
+    head = f'<h1>{escape(title)}</h1><p class="soft">{escape(summary)}</p>'
+    figure = format_figure(chart_points(shown, "Panels", tied=wanted.of == "both"))
+    page = make_document(
+        title.lower(), format_body(head, [("Picture", format_note(about) + figure)])
     )
-    page = make_document(title.lower(), "\n".join(body))
     replace_durably(folder / "features.html", page.encode())
     replace_durably(folder / "features.svg", draw_points(planes, title).encode())
     replace_durably(folder / "features.json", (json.dumps(numbers, indent=1) + "\n").encode())

@@ -9,7 +9,7 @@ import torch
 
 import toy
 from coterie.core.errors import ConfigError
-from coterie.engine.embedding import EMBEDDING, draw
+from coterie.engine.embedding import EMBEDDING, choose_count, draw
 
 SHARES = {0: np.arange(0, 50), 3: np.arange(50, 60), 7: np.arange(60, 200)}
 
@@ -78,3 +78,15 @@ def test_without_a_global_model_it_is_refused(toy_data: Path, tmp_path: Path) ->
         toy.run(toy_data, tmp_path / "run", method={"name": "solo"}, record={"embedding": 10})
     with pytest.raises(ConfigError, match=r"record\.embedding = 9999"):
         toy.run(toy_data, tmp_path / "run", record={"embedding": 9999})
+
+
+def test_small_data_have_an_embedding_by_default(toy_data: Path, tmp_path: Path) -> None:
+    assert (choose_count("auto", 20_000), choose_count("auto", 20_001)) == (500, 0)
+    assert (choose_count(0, 10), choose_count(7, 10)) == (0, 7)
+    record = {"record": {"embedding": "auto"}, "run": {"rounds": 1}}
+    toy.run(toy_data, tmp_path / "run", **record)
+    assert len(held(tmp_path / "run")["class"]) == 180
+    toy.run(toy_data, tmp_path / "solo", method={"name": "solo"}, **record)
+    assert not (tmp_path / "solo" / EMBEDDING).exists()  # it has no global model
+    with pytest.raises(ConfigError, match=r"record\.embedding = 'some'"):
+        toy.run(toy_data, tmp_path / "bad", record={"embedding": "some"})

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_run import by_name, charts_of, make_run, page_of
+from made_run import charts_of, make_run, page_of
 
 import toy
 from coterie.report import write_report
 
-BY_CLASS, BY_CLIENT = "Representations by class", "Representations by client"
+TITLE = "Representations"
 
 
 def save(folder: Path, count: int = 60, width: int = 5, clients: int = 4, **change: object) -> None:
@@ -22,20 +22,32 @@ def save(folder: Path, count: int = 60, width: int = 5, clients: int = 4, **chan
 
 def test_points_are_shown_by_class_and_by_client(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
-    assert BY_CLASS not in charts_of(page_of(folder))
+    assert TITLE not in charts_of(page_of(folder))
     save(folder)
-    charts = charts_of(page_of(folder))
-    assert list(by_name(charts[BY_CLASS])) == ["class 0", "class 1", "class 2"]
-    assert [len(trace["x"]) for trace in charts[BY_CLIENT]["data"]] == [15] * 4
-    middle = {
-        name: (np.mean(trace["x"]), np.mean(trace["y"]))
-        for name, trace in by_name(charts[BY_CLASS]).items()
-    }
-    for name, trace in by_name(charts[BY_CLASS]).items():  # classes far apart stay apart
-        for x, y in zip(trace["x"], trace["y"], strict=True):
-            near = min(middle, key=lambda one: np.hypot(x - middle[one][0], y - middle[one][1]))
-            assert near == name
-    assert charts == charts_of(page_of(folder))  # the same picture every time
+    drawn = charts_of(page_of(folder))[TITLE]
+    assert [view["name"] for view in drawn["views"]] == ["by class", "by client"]
+    by_class, by_client = (view["groups"] for view in drawn["views"])
+    assert [name for _, name in by_class["names"]] == ["class 0", "class 1", "class 2"]
+    assert sorted(by_client["of"]) == sorted([0, 1, 2, 3] * 15)
+    (panel,) = drawn["panels"]
+    points = np.array([panel["x"], panel["y"]]).T
+    middles = np.array([points[np.array(by_class["of"]) == k].mean(axis=0) for k in range(3)])
+    near = np.linalg.norm(points[:, None] - middles, axis=2).argmin(axis=1)
+    assert near.tolist() == by_class["of"]  # classes far apart stay apart
+    assert drawn == charts_of(page_of(folder))[TITLE]  # the same picture every time
+
+
+def test_h_and_z_are_panels_of_the_same_samples(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    z = np.random.default_rng(1).normal(size=(60, 4)).astype(np.float32)
+    save(folder, projection=z, index=np.arange(100, 160))
+    drawn = charts_of(page_of(folder))[TITLE]
+    assert [panel["name"][0] for panel in drawn["panels"]] == ["h", "z"] and drawn["tied"]
+    samples = dict(drawn["samples"])
+    assert samples["client"][5] == "site 1" and samples["row of the training set"][5] == "105"
+    with np.load(folder / "embedding.npz") as held:
+        save(folder, projection=held["features"])  # without a projector z is h
+    assert len(charts_of(page_of(folder))[TITLE]["panels"]) == 1
 
 
 def test_few_of_many_points_are_shown_and_clients_without_signs_left_out(tmp_path: Path) -> None:
@@ -43,7 +55,7 @@ def test_few_of_many_points_are_shown_and_clients_without_signs_left_out(tmp_pat
     save(folder, count=1100, clients=65)
     page = page_of(folder)
     assert "1,000 of 1,100 training samples" in page
-    assert BY_CLASS in charts_of(page) and BY_CLIENT not in charts_of(page)
+    assert [view["name"] for view in charts_of(page)[TITLE]["views"]] == ["by class"]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +73,7 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path, change: dict[str, object],
     folder = make_run(tmp_path / "run")
     save(folder, **change)  # type: ignore[arg-type]
     page = page_of(folder)
-    assert said in page and BY_CLASS not in charts_of(page)
+    assert said in page and TITLE not in charts_of(page)
 
 
 def test_a_broken_file_spoils_no_page(tmp_path: Path) -> None:
@@ -72,7 +84,7 @@ def test_a_broken_file_spoils_no_page(tmp_path: Path) -> None:
 
 def test_a_run_that_was_asked_for_it_has_the_picture(toy_data: Path, tmp_path: Path) -> None:
     result = toy.run(toy_data, tmp_path / "run", run={"rounds": 1}, record={"embedding": 60})
-    charts = charts_of((result.folder / "report.html").read_text())
-    assert len(charts[BY_CLASS]["data"]) == toy.CLASSES
-    assert len(charts[BY_CLIENT]["data"]) == toy.CLIENTS
+    by_class, by_client = charts_of((result.folder / "report.html").read_text())[TITLE]["views"]
+    assert len(by_class["groups"]["names"]) == toy.CLASSES
+    assert len(by_client["groups"]["names"]) == toy.CLIENTS
     assert write_report(result.folder).is_file()

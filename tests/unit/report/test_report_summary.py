@@ -1,13 +1,16 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_run import make_run
 
+from coterie.data.heterogeneity import measure
 from coterie.report import make_headline
+from coterie.report.client_charts import list_classes, list_clients
 from coterie.report.read import read_run
-from coterie.report.summary import describe_unseen, rank_clients
-from coterie.report.tables import list_classes, list_clients
+from coterie.report.summary import describe_result, describe_unseen, rank_clients
+from coterie.report.words import explain_measures, name_metric
 
 
 def test_headline(tmp_path: Path) -> None:
@@ -47,16 +50,64 @@ def test_unseen_clients_have_a_mean_and_their_names(tmp_path: Path) -> None:
 
 
 def test_of_many_clients_the_worst_and_the_best_are_listed(tmp_path: Path) -> None:
-    *_, last = read_run(make_run(tmp_path / "run", 2)).history
+    run = read_run(make_run(tmp_path / "run", 2))
     measured = {f"site {i}": {"accuracy": i / 100} for i in range(50)}
-    text = "".join(list_clients([replace(last, clients=measured)], "accuracy"))
+    last = replace(run.history[-1], clients=measured)
+    text = "".join(list_clients(replace(run, history=(last,)), "accuracy"))
     assert "30 clients between these are left out" in text
     assert "site 0<" in text and "site 49<" in text and "site 25<" not in text
-    assert not "".join(list_clients([last], "accuracy"))
+    assert not "".join(list_clients(run, "accuracy"))
 
 
-def test_recall_is_listed_by_class(tmp_path: Path) -> None:
+def test_recall_and_confusion_are_drawn_by_class(tmp_path: Path) -> None:
     *_, last = read_run(make_run(tmp_path / "run", 2)).history
-    text = "".join(list_classes([replace(last, confusion=[[1]], recall={"<ill>": 0.5})]))
-    assert "&lt;ill&gt;" in text and "0.5000" in text
-    assert not "".join(list_classes([last]))
+    seen = replace(last, confusion=[[1]], recall={"<ill>": 0.5})
+    text = "".join(list_classes([seen], ["<ill>"]))
+    assert "<ill>" not in text and "ill>" in text and "Confusion" in text
+    assert not "".join(list_classes([last], ["<ill>"]))
+
+
+def test_tables_of_confusion_are_bounded(tmp_path: Path) -> None:
+    *_, last = read_run(make_run(tmp_path / "run", 2)).history
+    table = [[1] * 100 for _ in range(100)]
+    names = [str(i) for i in range(100)]
+    own = {f"site {i}": table for i in range(50)}
+    seen = replace(last, confusion=table, recall=dict.fromkeys(names, 1.0), client_confusion=own)
+    text = "".join(list_classes([seen], names))
+    assert "only the first 5 are here" in text and len(text) < 200_000
+
+
+@pytest.mark.parametrize(
+    ("metric", "title"),
+    [
+        ("knn", "kNN accuracy"),
+        ("client_accuracy_mean", "mean accuracy of the clients"),
+        ("train_feature_std", "train feature std"),
+        ("odd_thing", "odd thing"),
+    ],
+)
+def test_metrics_are_named_in_plain_words(metric: str, title: str) -> None:
+    assert name_metric(metric) == title
+
+
+def test_the_result_is_said_in_a_sentence(tmp_path: Path) -> None:
+    history = read_run(make_run(tmp_path / "run", 3)).history
+    head = replace(make_headline(history, []), final=(0.95, 29), best=(0.969, 25), rounds=30)
+    assert describe_result(head, "MOON on digits", 10, {"untrained": 0.103}) == (
+        "MOON on digits, 10 clients, 30 rounds: accuracy 0.950 at the end, 0.969 at best (round "
+        "26); an untrained network has 0.103."
+    )
+    assert "which is the best." in describe_result(replace(head, final=(0.969, 25)), "M", 1, {})
+
+
+@pytest.mark.parametrize(
+    ("dataset", "classes", "measures"), [(5.0, 10, 7), (1.0, 0, 1)], ids=["labels", "sizes only"]
+)
+def test_every_measure_of_heterogeneity_is_explained(
+    dataset: float, classes: int, measures: int
+) -> None:
+    table = np.full((4, classes), dataset) if classes else np.zeros((4, 0))
+    values = measure(table, sizes=[5, 6, 7, 8])
+    known, unknown = explain_measures(values, 4, classes)
+    assert len(known) == measures and not unknown
+    assert all(one.low <= one.value <= one.high and one.meaning for one in known)
