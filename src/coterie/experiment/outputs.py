@@ -83,12 +83,14 @@ def find_damage(folder: Path) -> str | None:
     except DataError as error:
         return str(error)
     saved = described.weights
+    if not saved and any((folder / name).exists() for name in (MODEL, PERSONAL)):
+        return f"{folder / MODEL_FILE} names no weights"
     for file in filter(None, (saved.last, saved.best, *saved.personal.values())):
         if not rundir.has_hash(file.sha256, folder / file.file):
-            return f"{folder / file.file} is missing or damaged"
-    if not is_whole(folder / REPORT):
-        return f"{folder / REPORT} is missing or damaged"
-    return CheckpointStore(folder).find_damaged_metrics()
+            return f"{folder / file.file} is missing, or not the file that {MODEL_FILE} names"
+    if damage := CheckpointStore(folder).find_damaged_metrics():
+        return damage
+    return None if is_whole(folder) else f"{folder / REPORT} is missing, damaged or of another run"
 
 
 def find_lost_outputs(experiment: Experiment, folder: Path, standing: Standing) -> str | None:

@@ -22,7 +22,7 @@ from coterie.report.read import Run, read_run
 from coterie.report.scatter import chart_embedding
 from coterie.report.summary import Headline, describe_result, make_headline
 
-_SEAL = b"<!-- SHA-256 of the lines above: "
+_SEAL = b"<!-- SHA-256 of the rounds: "
 _GIVEN = "given"  # `data.name` of samples that a Python program passed
 _ACROSS = 6  # tiles on a line, at most
 _ENVIRONMENT = {
@@ -50,23 +50,29 @@ def write_report(run: Path, out: Path | None = None, refresh: int = 0) -> Path:
     sections = [(name, text) for name, text in _list_sections(read, head) if text]
     body = format_body("\n".join(_list_opening(read, head, title)), sections)
     page = make_document(title, body, refresh).encode()
-    replace_durably(out, page + _seal(page))
+    replace_durably(out, page + _seal(page, run))
     return out
 
 
-def is_whole(path: Path) -> bool:
-    """Whether the page of a run is as it was written; pages of older versions have only an end."""
+def is_whole(run: Path) -> bool:
+    """Whether `report.html` of a run is as it was written, from the rounds that are there now.
+
+    Pages of older versions have no hashes, only an end.
+    """
     try:
-        page = path.read_bytes()
+        page = (run / "report.html").read_bytes()
+        body, tag, rest = page.rpartition(_SEAL)
+        return tag + rest == _seal(body, run) if tag else page.endswith(b"</html>\n")
     except OSError:
         return False
-    body, tag, rest = page.rpartition(_SEAL)
-    return tag + rest == _seal(body) if tag else page.endswith(b"</html>\n")
 
 
-def _seal(page: bytes) -> bytes:
-    """Write the hash of a page, for its last line."""
-    return _SEAL + hashlib.sha256(page).hexdigest().encode() + b" -->\n"
+def _seal(page: bytes, run: Path) -> bytes:
+    """Write the last line of a page: the hashes of the rounds and of the page itself."""
+    rounds = run / "metrics.jsonl"
+    data = rounds.read_bytes() if rounds.exists() else b""
+    hashes = [hashlib.sha256(part).hexdigest() for part in (data, page)]
+    return _SEAL + b"%b, of the lines above: %b -->\n" % tuple(map(str.encode, hashes))
 
 
 def _list_opening(run: Run, head: Headline, title: str) -> Iterator[str]:

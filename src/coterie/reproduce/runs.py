@@ -14,6 +14,7 @@ from coterie.core.formatting import counted
 from coterie.engine import rundir
 from coterie.engine.record import MetricsFile, Recorder, RoundEvent
 from coterie.experiment.config import Config
+from coterie.experiment.outputs import find_damage
 from coterie.experiment.run import execute
 from coterie.reproduce.plan import Study, is_finished, locate_run
 from coterie.reproduce.scores import Score, Scores, score_run
@@ -43,10 +44,13 @@ class Ended:
     kept: bool  # finished before, by this command or another
     history: Sequence[RoundEvent] = ()
     error: CoterieError | None = None
+    damage: str | None = None  # of a run that was kept, and is restored now
 
     def describe(self, total: int, text: str) -> str:
         """Format the line about it: `[2/6] name: text`."""
         kept = " (kept)" if self.kept else ""
+        if self.damage and self.error is None:
+            kept = f" (restored: {self.damage})"
         return f"[{self.position}/{total}] {self.trial.name}: {text}{kept}"
 
 
@@ -60,15 +64,17 @@ def run_trials(
 
     `trials` is asked for the next one only when the caller has taken the last one's result.
     `watch` gives the recorders that see a run. `verify` checks that a finished run has the data
-    that are here now; else its rounds are read without looking at the data.
+    that are here now; else its rounds are read without looking at the data. What a finished run
+    left is looked at in either case, and restored where it is damaged.
     """
     broken: dict[Path, CoterieError] = {}  # several trials may share a run
     for position, trial in enumerate(trials, start=1):
         kept = is_finished(trial.folder)
+        damage = find_damage(trial.folder) if kept else None
         try:
             if trial.folder in broken:
                 raise broken[trial.folder]
-            if kept and not verify:
+            if kept and not verify and damage is None:
                 history = _read_history(trial.folder)
             else:
                 with watch(trial) as recorders:
@@ -78,9 +84,9 @@ def run_trials(
             raise
         except CoterieError as error:
             broken[trial.folder] = error
-            yield Ended(trial, position, kept, error=error)
+            yield Ended(trial, position, kept, error=error, damage=damage)
         else:
-            yield Ended(trial, position, kept, history)
+            yield Ended(trial, position, kept, history, damage=damage)
 
 
 def _read_history(folder: Path) -> Sequence[RoundEvent]:

@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import pytest
 import coterie
 import own_parts
 import toy
-from coterie.core.errors import ConfigError, Interrupted
+from coterie.core.errors import CheckpointError, ConfigError, Interrupted
 from coterie.core.task import ClientInfo, Executor, Reply, Task
+from coterie.engine.record import NoteEvent
 from coterie.experiment import run as module
 from coterie.experiment.config import load
 from coterie.experiment.given import divide_sites
+from coterie.experiment.model_file import SavedWeights, read_model_file
 from coterie.experiment.prepare import Experiment, make_executor
 from coterie.experiment.result import Result
 from coterie.experiment.run import default_folder, execute
@@ -153,6 +156,93 @@ def test_outputs_that_are_missing_are_made_again_without_a_round(
     start(finished, resume=True)
     assert toy.outputs(finished) == before and (finished / "report.html").is_file()
     assert made[0].closed
+
+
+def replace_output(folder: Path, name: str, how: str) -> None:
+    """Empty an output of a run, change a bit of it, or take that of a run with another seed."""
+    path = folder / name
+    if how == "emptied":
+        path.write_bytes(b"")
+    elif how == "changed":
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    else:
+        shutil.copy(folder.parent / "other" / name, path)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with another seed."""
+    folder = tmp_path_factory.mktemp("other") / "run"
+    given = divide_sites(SITES, SITES["north"], seed=3)
+    execute(load({**TABLES, "run": {"rounds": 2, "seed": 4}}, {}), folder, given=given)
+    return folder
+
+
+def watch_notes(folder: Path) -> list[str]:
+    """Resume a run and return its notes."""
+    notes: list[str] = []
+    given = divide_sites(SITES, SITES["north"], seed=3)
+    listen = [lambda event: notes.append(event.text) if isinstance(event, NoteEvent) else None]
+    execute(load(TABLES, {}), folder, resume=True, given=given, recorders=listen)
+    return notes
+
+
+OUTPUTS = ["model.safetensors", "best.safetensors", "model.json", "report.html"]
+
+
+@pytest.mark.parametrize("how", ["emptied", "changed", "of another run"])
+@pytest.mark.parametrize("name", [*OUTPUTS, "personal/north.safetensors", "metrics.jsonl"])
+def test_outputs_that_are_damaged_are_noticed_and_restored(
+    name: str, how: str, finished: Path, other: Path, executors: Any
+) -> None:
+    shutil.copytree(other, finished.parent / "other")
+    before = files(finished)
+    replace_output(finished, name, how)
+    assert files(finished) != before
+    executors(0)  # a task of a round would be interrupted
+    notes = watch_notes(finished)
+    assert any(name in note for note in notes), notes
+    after = files(finished)
+    assert {k: v for k, v in after.items() if k != "report.html"} == {
+        k: v for k, v in before.items() if k != "report.html"
+    }
+    assert not watch_notes(finished)
+
+
+@pytest.mark.parametrize("name", [*OUTPUTS, "personal/north.safetensors"])
+def test_without_checkpoints_outputs_that_are_damaged_are_refused(
+    name: str, finished: Path
+) -> None:
+    shutil.rmtree(finished / "checkpoints")
+    before = files(finished)
+    assert not watch_notes(finished)
+    assert files(finished) == before
+    replace_output(finished, name, "changed" if name != "model.json" else "emptied")
+    before = files(finished)
+    with pytest.raises(CheckpointError, match=rf"{finished / name} .*no checkpoint.*--out"):
+        watch_notes(finished)
+    assert files(finished) == before
+
+
+def test_a_description_from_the_start_of_a_run_is_noticed_at_its_end(finished: Path) -> None:
+    described = read_model_file(finished)
+    replace(described, weights=SavedWeights()).write(finished)
+    (note,) = watch_notes(finished)
+    assert "model.json names no weights" in note and read_model_file(finished) == described
+
+
+def test_model_weights_and_description_of_another_run_together_are_noticed(
+    finished: Path, other: Path
+) -> None:
+    before = toy.outputs(finished)
+    for name in ("model.safetensors", "best.safetensors", "model.json"):
+        shutil.copy(other / name, finished / name)
+    shutil.copytree(other / "personal", finished / "personal", dirs_exist_ok=True)
+    (note,) = watch_notes(finished)
+    assert f"{finished / 'model.safetensors'} is not of this run" in note
+    assert toy.outputs(finished) == before
 
 
 def test_a_folder_with_a_run_needs_to_be_resumed(finished: Path) -> None:

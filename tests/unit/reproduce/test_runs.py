@@ -33,6 +33,7 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return SimpleNamespace(history=[EVENT])
 
     monkeypatch.setattr(runs, "execute", execute)
+    monkeypatch.setattr(runs, "find_damage", lambda folder: None)
     return folders
 
 
@@ -58,6 +59,18 @@ def test_a_finished_run_is_read_and_not_run_again(tmp_path: Path, executed: list
     (tmp_path / "a" / "metrics.jsonl").write_text("")
     (damaged,) = run_trials([trial(tmp_path / "a")])
     assert "is damaged; delete it, and it is run again: it has no rounds" in str(damaged.error)
+
+
+def test_a_finished_run_that_is_damaged_is_restored_and_not_only_read(
+    tmp_path: Path, executed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list(run_trials([trial(tmp_path / "a")]))
+    monkeypatch.setattr(runs, "find_damage", lambda folder: f"{folder.name}/model is damaged")
+    (ended,) = run_trials([trial(tmp_path / "a")])
+    assert executed == ["a", "a"] and ended.history == [EVENT]
+    assert ended.describe(1, "fine") == "[1/1] a: fine (restored: a/model is damaged)"
+    (ended,) = run_trials([trial(tmp_path / "a", DataError("no data"))])
+    assert str(ended.error) == "no data" and "restored" not in ended.describe(1, "failed")
 
 
 def test_failures_of_one_kind_keep_their_exit_code() -> None:
