@@ -50,7 +50,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *(ROOT, "types", "core", "native", "nets", "data", "kit", "evaluate", "engine"),
         *("report", "experiment", "deploy", "reproduce"),
     ),
-    "__main__": ("cli",),
+    "__main__": ("cli", "core"),
     ROOT: ("types", "core", "kit", "engine.record", "experiment"),
 }
 LONGEST_FILE = 400

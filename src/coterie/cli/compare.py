@@ -48,7 +48,7 @@ _METHODS = typer.Argument(
 _SHARED = typer.Option(
     metavar="CONFIG", help="The setting they share.", autocompletion=complete_config
 )
-_SEEDS = typer.Option(min=1, max=_MOST, metavar="N", help="Runs per method, from run.seed on.")
+_SEEDS = typer.Option(min=1, metavar="N", help="Runs per method, from run.seed on.")
 _GRID = typer.Argument(
     metavar="CONFIG KEY=V1,V2...", help="A setting and its grid.", autocompletion=complete_config
 )
@@ -73,6 +73,7 @@ def compare(
     """
     from coterie.experiment.tables import method_tables, parse_overrides, request
 
+    check_seeds(seeds)
     methods = [text for text in arguments if "=" not in text]
     if not methods:
         raise ConfigError("no method was named; e.g. coterie compare fedavg fedprox --seeds 3")
@@ -120,6 +121,12 @@ def sweep(
         row = " ".join(change for change in shown if not change.startswith("run.seed=")) or "all"
         trials.append(make_trial(row, " ".join(shown) or "all", chosen, out))
     tabulate(trials, out)
+
+
+def check_seeds(seeds: int) -> None:
+    """Refuse more runs of one row than anybody can wait for."""
+    if seeds > _MOST:
+        raise ConfigError(f"--seeds {seeds} must be {_MOST:,} or fewer")
 
 
 def scale_rate(method: str, setting: str, overrides: "Tables") -> "Tables":

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from coterie.cli.options import Changes, Debug, PlainCommand
 from coterie.cli.run import closing, split_arguments
@@ -22,15 +21,13 @@ app = typer.Typer(
 )
 _PORT = 9092
 _DATABASE = "superlink.db"
-_MOST_DAYS = 36_500
+_MOST_DAYS, _LAST_PORT = 36_500, 65_535
 
 _OUT = typer.Option(metavar="DIR", help="Run directory; default: runs/METHOD-sites-TIME.")
 _RESUME = typer.Option("--resume", help="Resume the run in --out.")
 _INEXACT = typer.Option("--allow-inexact", help="Resume although results may differ.")
 _HOST = typer.Option(metavar="NAME", help="The address to listen on.")
-_PORT_HELP = typer.Option(
-    min=0, max=65_535, metavar="NUMBER", help="The port to listen on; 0: any."
-)
+_PORT_HELP = typer.Option(metavar="NUMBER", help="The port to listen on; 0: any.")
 _CERTIFICATES = typer.Option(
     metavar="DIR", help="Folder with ca.pem, server.pem and server.key (coterie deploy certs)."
 )
@@ -79,6 +76,8 @@ def serve(
     if resume and out is None:
         raise ConfigError("--resume needs --out, the directory of the run to resume")
     _check_secured(insecure, certificates, keys, "--certificates and --keys")
+    if not 0 <= port <= _LAST_PORT:
+        raise ConfigError(f"--port {port} must be from 0 to {_LAST_PORT}")
     if insecure and clients < 1:
         raise ConfigError("--insecure has no registered sites: say how many to wait for: --clients")
     for option, value in (("--wait", wait), ("--grace", grace)):
@@ -97,7 +96,7 @@ def serve(
     from coterie.experiment.config import resolve_request
     from coterie.experiment.prepare import check_folder
     from coterie.experiment.run import default_folder, describe_start
-    from coterie.report.progress import Display
+    from coterie.report.progress import Display, LastingConsole
 
     config = resolve_request(asked)
     folder = out or default_folder(make_common(config))
@@ -107,7 +106,7 @@ def serve(
     link = FlowerServerLink(
         host, port, database=database, tls=tls, keys=keys, insecure_network=insecure_network
     )
-    display = Display(Console(soft_wrap=True), describe_start(config, "sites"), debug=debug)
+    display = Display(LastingConsole(soft_wrap=True), describe_start(config, "sites"), debug=debug)
     echo(f"listening on {link.address}")
     patience = Patience(clients, wait, grace)
     try:

@@ -1,15 +1,13 @@
 """The front door: commands, and how their errors are reported.
 
 An error is one line on standard error and an exit code: 0 done, 2 configuration, 3 data,
-4 run failed, 5 checkpoint or disk, 130 interrupted. A traceback comes only with `--debug`, which
-every command takes, before its name or behind it.
+4 run failed, 5 checkpoint or disk, 130 interrupted, 141 nobody read the output. A traceback comes
+only with `--debug`, which every command takes, before its name or behind it.
 """
 
-import signal
 import sys
 import traceback
 from collections.abc import Callable
-from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
@@ -31,6 +29,7 @@ from coterie.cli import (
 )
 from coterie.cli.options import Debug, PlainCommand
 from coterie.cli.terminal import echo
+from coterie.core import interrupts
 from coterie.core.errors import CoterieError
 from coterie.core.formatting import one_line
 
@@ -61,9 +60,6 @@ for _name, (_command, _line) in _COMMANDS.items():
     app.command(_name, cls=PlainCommand, short_help=_line)(_command)
 app.add_typer(deploy.app, name="deploy")
 
-_BROKEN_PIPE, _INTERRUPTED = 141, 130
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
 
 @app.callback(invoke_without_command=True)
 def _options(
@@ -78,33 +74,27 @@ def _options(
         raise typer.Exit
 
 
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    for known in _SIGNALS:  # the next signal must not disturb the shutdown
-        signal.signal(known, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run a command and exit with its code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    """Run a command within a program, and exit with its code."""
+    interrupts.install()
+    sys.exit(call(sys.argv[1:] if arguments is None else arguments))
+
+
+def call(arguments: list[str]) -> int:
+    """Run a command; return its exit code."""
     if "" not in sys.path:  # "my_module:Class" is looked for here too, as `python -m coterie` does
         sys.path.append("")
-    for number in _SIGNALS:
-        signal.signal(number, _stop)
     try:
         result = app(arguments, standalone_mode=False)
         code = result if isinstance(result, int) else 0
-        if code == _INTERRUPTED:  # typer turns an interrupt between runs into a code
-            code = _say("interrupted", code)
-    except BrokenPipeError:
-        code = _BROKEN_PIPE
+        # typer turns an interrupt between runs into a code
+        return _say("interrupted", code) if code == interrupts.INTERRUPTED else code
     except KeyboardInterrupt:
-        code = _say("interrupted", _INTERRUPTED)
+        return _say("interrupted", interrupts.INTERRUPTED)
     except Exception as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        code = _explain(error)
-    sys.exit(code)
+        return _explain(error)
 
 
 def _explain(error: Exception) -> int:

@@ -38,6 +38,13 @@ Which = Annotated[str, typer.Option(metavar="last|best", help=_WHICH)]
 class PlainCommand(TyperCommand):
     """A command whose help does not add the Python type to the name of an argument."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; typer would take a pipe to a worker that breaks for the output's."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise RuntimeError(str(error)) from error
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the options."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from coterie.cli.compare import check_seeds
 from coterie.cli.listing import entries
 from coterie.cli.options import Debug
 from coterie.cli.terminal import echo_table, find_width
@@ -39,9 +40,7 @@ _SCALE = typer.Option(
 _OUT = typer.Option(
     metavar="DIR", help="Where runs and outcomes are kept; nothing there is run again."
 )
-_SEEDS = typer.Option(
-    min=1, max=10_000, metavar="N", help="Runs per row, instead of the recipe's numbers."
-)
+_SEEDS = typer.Option(min=1, metavar="N", help="Runs per row, instead of the recipe's numbers.")
 _COLUMNS = typer.Option(metavar="NAMES", help="Run these columns alone, e.g. 'one,another'.")
 _ROWS = typer.Option(metavar="NAMES", help="Run these rows alone, and the reference.")
 _NO_GRIDS = typer.Option("--no-grids", help="Tune nothing: every row has its own setting.")
@@ -75,6 +74,7 @@ def reproduce(
     from coterie.core.registry import check_known
     from coterie.reproduce import recipe as recipes
 
+    check_seeds(seeds or 1)
     root, chosen = read_root(changes or []), recipes.load(recipe)
     check_known(f"{chosen.source}: scale", scale, chosen.scales)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from coterie.cli.options import Changes, Debug
 from coterie.core.errors import ConfigError
@@ -48,7 +47,7 @@ def run(
     from coterie.experiment import run as runner
     from coterie.experiment.config import resolve_request
     from coterie.report.page import write_report
-    from coterie.report.progress import Display, Watcher
+    from coterie.report.progress import Display, LastingConsole, Watcher
 
     config = resolve_request(asked)
     if dry_run:
@@ -58,7 +57,7 @@ def run(
         typer.echo(runner.execute(config, out, resume, allow_inexact).folder)
         return
     opening = runner.describe_start(config)
-    display = Display(Console(soft_wrap=True), opening, debug=debug)
+    display = Display(LastingConsole(soft_wrap=True), opening, debug=debug)
     folder = out or runner.default_folder(config)
     recorders: list[Any] = [display, Watcher(folder)] if watch else [display]
     with display:

@@ -1,13 +1,61 @@
-"""Tells a Ctrl-C of the user from a `KeyboardInterrupt` that a client's own code raises."""
+"""Ctrl-C and SIGTERM: what they do to a command, and how they differ from a client's own exception.
 
+A signal raises `KeyboardInterrupt` once, and later ones are ignored, so that nothing disturbs the
+end. An import is never interrupted: it would leave half a module, and libraries turn the exception
+into others. Before torch is loaded there is nothing to lose, and the process just ends; later the
+signal waits until the import is done.
+"""
+
+import contextlib
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+INTERRUPTED = 130  # the exit code
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_IMPORT = "<frozen importlib._bootstrap>"
+_PAUSE = 0.05  # seconds, until an import is looked at again
 _Handler = Callable[[int, FrameType | None], object]
+
+
+def install() -> None:
+    """Have the signals end a command; called before anything that takes time to import."""
+    for number in _SIGNALS:
+        signal.signal(number, _stop)
+
+
+def ignore() -> None:
+    """Ignore the signals from here on: the command is done, and the process about to end."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    if not _is_importing(frame):
+        ignore()
+        raise KeyboardInterrupt
+    if not _has_torch():
+        with contextlib.suppress(OSError):
+            os.write(2, b"coterie: interrupted\n")
+        os._exit(INTERRUPTED)
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
+    signal.setitimer(signal.ITIMER_REAL, _PAUSE)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename != _IMPORT:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _has_torch() -> bool:
+    """Whether torch is imported, not only begun to be."""
+    spec = getattr(sys.modules.get("torch"), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)
 
 
 class Interrupts:

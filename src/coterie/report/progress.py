@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
-from coterie.core.formatting import counted, format_bytes
+from coterie.core.formatting import counted, escape_controls, format_bytes
 from coterie.engine.record import (
     ClientEvent,
     Event,
@@ -47,6 +47,14 @@ def fit_parts(parts: Sequence[Part], room: int) -> str:
 
 def _join(parts: Sequence[Part]) -> str:
     return "  ".join(text for _, text in parts)
+
+
+class LastingConsole(Console):
+    """A console that falls silent when nobody reads its output, instead of ending the program."""
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing more."""
+        self.quiet = True
 
 
 class StatusColumn(ProgressColumn):
@@ -120,9 +128,15 @@ class Display:
         self._progress.update(self._bar, clients=activity)
 
     def _say(self, text: str, style: str = "") -> None:
-        """Print text literally: brackets in it are not markup. A terminal's lines end at words."""
-        soft = not self._live  # a log keeps its lines
-        self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=soft)
+        """Print text literally: brackets in it are not markup. A terminal's lines end at words.
+
+        A run goes on if it cannot be printed, on a full disk for example.
+        """
+        soft, shown = not self._live, escape_controls(text)  # a log keeps its lines
+        try:
+            self._console.print(shown, style=style, highlight=False, markup=False, soft_wrap=soft)
+        except OSError:
+            self._console.quiet = True
 
     def _start(self, event: StartEvent) -> None:
         self._total, self._metric = event.total, event.metric
@@ -161,7 +175,6 @@ class Display:
                 self._say(f"note: round {event.round + 1}, client {client}: {reason}")
         if event.skipped:
             self._say(f"note: round {event.round + 1} was skipped")
-        sys.stdout.flush()
 
 
 def announce(recorders: Sequence[Recorder], activity: str) -> None:
@@ -195,11 +208,12 @@ class Watcher:
 def show_progress(wanted: bool | None, opening: Sequence[str] = ()) -> Iterator[list[Recorder]]:
     """Show the progress of a run; None: on a terminal, and as plain lines in a notebook."""
     notebook = is_notebook()
-    if wanted is False or (wanted is None and not notebook and not sys.stdout.isatty()):
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    if wanted is False or (wanted is None and not notebook and not terminal):
         yield []
         return
     # rich would redraw a widget for every event of a notebook, which stays in the saved file
-    console = Console(soft_wrap=True, force_jupyter=False)
+    console = LastingConsole(soft_wrap=True, force_jupyter=False)
     with Display(console, opening) as display:
         yield [display]
 

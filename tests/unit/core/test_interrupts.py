@@ -1,12 +1,16 @@
 """A signal to stop is told from a `KeyboardInterrupt` that is only raised."""
 
+import importlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import torch
 
 from coterie.core import interrupts
 
@@ -64,3 +68,51 @@ def test_other_threads_leave_the_handlers_alone() -> None:
     thread.start()
     thread.join()
     assert found == [signal.default_int_handler]
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# interrupted in the midst of its import, which turns every exception into another
+RUDE = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    for _ in range(1000): pass
+except BaseException as error:
+    raise ImportError("it has no part of that name")
+whole = True
+"""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_interrupts_once_and_later_ones_are_ignored(number: signal.Signals) -> None:
+    interrupts.install()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), number)
+    for known in SIGNALS:
+        os.kill(os.getpid(), known)
+        assert signal.getsignal(known) is signal.SIG_IGN
+
+
+def test_a_signal_waits_for_the_end_of_an_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert torch.__version__  # with it loaded, a run may be under way
+    (tmp_path / "rude_module.py").write_text(RUDE)
+    monkeypatch.syspath_prepend(tmp_path)
+    interrupts.install()
+    came = threading.Event()
+    try:
+        importlib.import_module("rude_module")
+        came.wait(60)  # the signal comes now
+    except KeyboardInterrupt:
+        came.set()
+    finally:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    assert came.is_set() and sys.modules.pop("rude_module").whole
+
+
+def test_a_signal_at_the_end_is_ignored() -> None:
+    interrupts.install()
+    interrupts.ignore()
+    for known in SIGNALS:
+        os.kill(os.getpid(), known)

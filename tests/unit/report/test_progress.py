@@ -9,8 +9,14 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from coterie.engine.record import ClientEvent, RoundEvent, StartEvent
-from coterie.report.progress import Display, announce, is_notebook, show_progress
+from coterie.engine.record import ClientEvent, NoteEvent, RoundEvent, StartEvent
+from coterie.report.progress import (
+    Display,
+    LastingConsole,
+    announce,
+    is_notebook,
+    show_progress,
+)
 
 
 class Terminal(io.StringIO):
@@ -125,3 +131,34 @@ def test_a_terminal_has_a_live_display(monkeypatch: pytest.MonkeyPatch) -> None:
     assert play(None) == 1
     assert "\x1b[" in terminal.getvalue()
     assert play(False) == 0
+
+
+class Broken(io.StringIO):
+    """A file that cannot be written."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error, self.calls = error, 0
+
+    def write(self, text: str) -> int:
+        self.calls += 1
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(28, "No space left on device")])
+def test_a_run_goes_on_though_its_progress_cannot_be_shown(error: OSError) -> None:
+    file = Broken(error)
+    with Display(LastingConsole(file=file), ["a title", "what leaves"]) as display:
+        for number in range(3):
+            display(event(number))
+    assert file.calls == 1
+
+
+def test_without_an_output_there_is_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert play(None) == 0 and play(True) == 1
+
+
+def test_what_is_shown_obeys_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Display(LastingConsole())(NoteEvent("left out: \x1b]0;title\x07"))
+    assert capsys.readouterr().out == "note: left out: \\x1b]0;title\\x07\n"
