@@ -18,6 +18,7 @@ import pytest
 import toy
 from coterie.core.errors import CheckpointError, CoterieError, DataError
 from coterie.data.datasets import Raw, store
+from coterie.engine.record import Event, RoundEvent
 from faulty_disk import FAULTS, REMOVING, Fault, in_child, wrapped
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "endurance"))
@@ -54,6 +55,22 @@ def test_an_operation_that_fails_in_a_worker_loses_nothing(
 ) -> None:
     out = tmp_path / "run"
     assert disk.fail_in_worker(toy_data, out, victim, kind, expected) == ""
+
+
+def test_pieces_of_workers_that_were_ended_are_removed(toy_data: Path, tmp_path: Path) -> None:
+    """One client's disk fails while another worker is writing: that one is killed."""
+    pieces = [tmp_path / "clients" / "1" / "000001.1.safetensors.7.tmp", tmp_path / "spool" / "h"]
+
+    def record(event: Event) -> None:
+        if isinstance(event, RoundEvent):
+            for piece in pieces:
+                piece.parent.mkdir(parents=True, exist_ok=True)
+                piece.touch()
+            raise CheckpointError("cannot write something else")
+
+    with pytest.raises(CheckpointError, match="something else"):
+        toy.run(toy_data, tmp_path, recorders=[record])
+    assert not [piece for piece in pieces if piece.exists()]
 
 
 def test_a_cache_that_cannot_be_written_is_left_as_it_was(tmp_path: Path) -> None:

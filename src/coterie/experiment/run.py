@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -193,7 +193,7 @@ def drive(
         started = make_executor(experiment, recorders.note)
     else:
         started = start_executor(experiment, standing)
-    with closing(started) as executor:
+    with _leaving_no_pieces(folder), closing(started) as executor:
         if standing is None:
             announce(listeners, "measuring base lines")
             baseline = keep_baseline(experiment, folder)
@@ -203,6 +203,17 @@ def drive(
         loop = Loop(plan, player, rundir.next_attempt(folder, committed))
         standing = loop.run(standing or loop.start())
         write_outputs(experiment, folder, loop, standing)
+
+
+@contextmanager
+def _leaving_no_pieces(folder: Path) -> Iterator[None]:
+    """After an error, remove what workers were writing when they were ended."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        with suppress(CheckpointError):  # the first error is the one to be told
+            rundir.clean(folder)
+        raise
 
 
 def _builds_networks(table: str, experiment: Experiment) -> bool:
