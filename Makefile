@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test check check-native format bench bench-peers bench-growth endurance clean
+.PHONY: help install demo test check check-native format docs bench bench-peers bench-growth endurance clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -42,6 +42,14 @@ format: install ## rewrite the files in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt zensical
+	@touch $@
+
+docs: $(VENV)/.docs ## build the documentation as a site in site/; a dead link, or a block that nobody runs, is an error
+	$(BIN)/pytest tests/integration/test_pages.py -m "not slow"
+	$(BIN)/python docs/site.py
+
 bench: install ## ratios to a bare PyTorch loop and to FedAvg (DATA=DIR: real CIFAR-10)
 	$(BIN)/python benchmarks/speed/kernels.py
 	$(BIN)/python benchmarks/speed/round.py $(if $(DATA),--data $(DATA))
@@ -58,4 +66,4 @@ endurance: install ## the trials behind docs/reliability.md (PART=kills N=200: o
 	$(BIN)/python tests/endurance/run.py $(PART) $(if $(N),--trials $(N))
 
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .venvs .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venvs .site site .cache .mypy_cache .ruff_cache .pytest_cache

@@ -7,14 +7,18 @@ A list stands between two comments, the second of which is `<!-- end -->`:
     <!-- names of coterie.kit: generated -->         a table of what a module exports
     <!-- signatures of coterie.run: generated -->    code, also of several names, or of a module
     <!-- functions of coterie.kit: generated -->     the same of the functions of a module
+    <!-- keys of methods: generated -->              the keys of a table, or of each part of a kind
+    <!-- options of coterie: generated -->           the commands with their options
 
-Names that have a page of their own become links to it. `signatures.py` writes the last three.
+Names that have a page of their own become links to it. `signatures.py` writes the names, signatures
+and functions, `keys.py` the keys and `options.py` the options.
 """
 
 import os
 import re
 import runpy
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 from coterie.cli.listing import entries
@@ -25,7 +29,16 @@ PAGES = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
 WIDTH = 118
 LIST = re.compile(r"(<!-- (\w+): generated( table)? -->)(\n?).*?(<!-- end -->)", re.S)
 CODE = re.compile(r"(<!-- (\w+) of ([\w. ]+): generated -->\n).*?(<!-- end -->)", re.S)
-WRITE_SIGNATURES = runpy.run_path(str(Path(__file__).with_name("signatures.py")))["write"]
+
+
+def load(file: str) -> Callable[..., str]:
+    """Load the function of a script beside this one that writes what a comment asks for."""
+    write: Callable[..., str] = runpy.run_path(str(Path(__file__).with_name(file)))["write"]
+    return write
+
+
+WRITE_SIGNATURES = load("signatures.py")
+WRITERS = {"keys": load("keys.py"), "options": load("options.py")}
 
 
 def find_names(kind: str) -> dict[str, str]:
@@ -61,9 +74,10 @@ def write_list(page: Path, match: re.Match[str]) -> str:
 
 
 def write_signatures(match: re.Match[str]) -> str:
-    """What stands between two comments that ask for signatures, with them."""
+    """What stands between two comments that ask for signatures, keys or options, with them."""
     start, what, names, end = match.groups()
-    return f"{start}\n{WRITE_SIGNATURES(what, names)}\n\n{end}"
+    text = WRITERS[what](names) if what in WRITERS else WRITE_SIGNATURES(what, names)
+    return f"{start}\n{text}\n\n{end}"
 
 
 def renew(page: Path) -> str:

@@ -29,6 +29,8 @@ from pages import PAGES, ROOT, name
 
 NAMED_IN_README = ("methods", "objectives", "nets", "datasets", "partitions", "evaluators")
 
+SITE = runpy.run_path(str(ROOT / "docs" / "site.py"))
+
 Keys = dict[str, Any]
 
 
@@ -158,6 +160,55 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in headings(place), f"{name(page)}: {target}#{anchor}"
 
 
+def listed(nav: Any) -> Iterator[str]:
+    """The pages of a navigation, in order."""
+    for entry in nav if isinstance(nav, list) else nav.values():
+        if isinstance(entry, str):
+            yield entry
+        else:
+            yield from listed(entry)
+
+
+def test_the_site_has_every_page_once_under_seven_headings() -> None:
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+    assert [title for entry in nav for title in entry] == [
+        *("Start", "Tutorial", "How-to", "Methods", "Reference", "Results", "Inside")
+    ]
+    found = list(listed(nav))
+    own = [name(page) for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))]
+    assert len(found) == len(set(found)) and set(own) <= set(found)
+    assert all((ROOT / page).is_file() for page in found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_link_leads_to_a_file_which_the_site_can_copy(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)", page.read_text())
+    assert not [t for t in targets if "://" not in t and not (page.parent / t).is_file()]
+
+
+def test_a_built_page_that_is_not_whole_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SITE["check_link"].__globals__, "SITE", tmp_path)
+    (tmp_path / "b.html").write_text('<h2 id="there">b</h2>')
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html#there">fine</a><a href="https://example.org">fine</a>'
+        '<a href="b.html#gone">b</a><a href="c.html">c</a><a href="../d.html">d</a>'
+        '<script src="https://example.org/x.js"></script><link rel="stylesheet" href="//e.org/y">'
+        "<style>@import 'https://e.org/z';</style><p>Three:\n- a list</p><pre><p>\n- code</pre>"
+    )
+    assert list(SITE["check"](tmp_path / "a.html")) == [
+        "links to b.html#gone, an anchor that is not there",
+        "links to c.html",
+        "links to ../d.html",
+        "fetches https://example.org/x.js",
+        "fetches //e.org/y",
+        "has a style that is fetched from the network",
+        "shows a list or a table as text: '<p>Three: -'",
+    ]
+    assert not list(SITE["check"](tmp_path / "b.html"))
+
+
 def test_every_page_is_on_the_map() -> None:
     text = (ROOT / "docs" / "index.md").read_text()
     for page in (ROOT / "docs").rglob("*.md"):
@@ -248,8 +299,9 @@ def test_the_pages_give_every_key_its_default(kind: str) -> None:
     assert not wrong
 
 
-def test_the_readme_names_what_there_is() -> None:
+def test_the_readme_is_short_and_names_what_there_is() -> None:
     text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
     for kind in NAMED_IN_README:
         for found in entries(kind):
             assert f"`{found}`" in text, f"README.md does not name {found} of {kind}"
@@ -293,6 +345,27 @@ def test_a_cell_has_at_most_a_dozen_words(page: Path) -> None:
     rows = [line for line in pages.prose(page).splitlines() if line.startswith("|")]
     cells = [cell for row in rows for cell in re.sub(r"\]\([^)]*\)", "]", row)[1:-1].split("|")]
     assert not [cell for cell in cells if len(cell.split()) > 12]
+
+
+def test_what_was_measured_stands_on_the_page_that_is_linked() -> None:
+    """Every number of an outcome on the page of choices, so that a renewed table is noticed."""
+    page = ROOT / "docs" / "choosing.md"
+    wrong = []
+    for row in re.findall(r"^\|.*\]\(\.\./benchmarks.*\|$", page.read_text(), re.M):
+        _, said, where = (cell.strip() for cell in row.strip("|").split("|"))
+        targets = re.findall(r"\]\((.*?)\)", where)
+        texts = " ".join((page.parent / target).read_text() for target in targets)
+        numbers = re.findall(r"\d+\.\d+", said)
+        assert numbers, row
+        wrong += [f"{number}: {said}" for number in numbers if number not in texts]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_key_is_in_the_reference() -> None:
+    rows = re.findall(r"^\| `(\w+)\.(\w+)` \|", (ROOT / "docs" / "reference.md").read_text(), re.M)
+    chosen = {("partition", "kind"), ("objective", "name"), ("method", "name")}
+    tables = resolve({}).tables.items()
+    assert {(table, key) for table, values in tables for key in values} <= {*rows, *chosen}
 
 
 def test_the_tables_of_a_page_have_a_row_for_everything() -> None:

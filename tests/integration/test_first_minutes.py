@@ -58,6 +58,9 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert all(word in said for word in ("--version", "--install-completion"))
     for word in ("--out", "--resume", "--watch", "--dry-run", "--quiet", "--debug"):
         assert word in say(["run", "--help"], capsys)
+    said = say(["predict", "-h"], capsys)
+    assert re.search(r"^  RUN +The directory of a run\. +\[required\]$", said, re.M)
+    assert "[default: last]" in " ".join(said.split()) and "\\" not in said
 
 
 @pytest.mark.parametrize("name", NAMES)

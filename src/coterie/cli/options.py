@@ -1,11 +1,13 @@
 """Arguments and options that several commands have."""
 
+import inspect
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import typer
 from typer.core import TyperCommand
+from typer.utils import get_params_from_function
 
 from coterie.core.errors import ConfigError
 
@@ -51,11 +53,22 @@ class PlainCommand(TyperCommand):
         for parameter in self.get_params(ctx):
             if record := parameter.get_help_record(ctx):
                 kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                sections[kind].append((_TYPE.sub("", record[0]), record[1]))
+                about = record[1].replace(
+                    "\\[", "["
+                )  # typer escapes it for rich, which is not used
+                if not parameter.help:
+                    about = f"{read_help(self, parameter.name)}  {about}".strip()
+                sections[kind].append((_TYPE.sub("", record[0]), about))
         for title, lines in sections.items():
             if lines:
                 with formatter.section(title):
                     formatter.write_dl(lines)
+
+
+def read_help(command: Any, name: str) -> str:
+    """Read the help of a parameter from the function: click 8.5 drops that of arguments."""
+    parameters = get_params_from_function(inspect.unwrap(command.callback))
+    return getattr(parameters[name].default, "help", None) or "" if name in parameters else ""
 
 
 def check_which(which: str) -> Literal["last", "best"]:
