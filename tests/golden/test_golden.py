@@ -41,7 +41,7 @@ MORE: dict[str, tuple[str, ...]] = {
     "digits/bilevel_ssfl": ("method.lam=10.0",),
     "digits/fedadagrad": ("local.steps=6", "server.lr=0.01"),
     "digits/fedprox": ("method.mu=1.0",),
-    "digits/fedsimclr": ("method.mu=1.0",),
+    "digits/fedsimclr": ("method.mu=1.0", "local.steps=3"),
     "digits/fedssc": ("method.hold=1",),
     "digits/fedswav": ("method.mu=1.0",),
     "digits/mfcl": (

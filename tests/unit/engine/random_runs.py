@@ -16,8 +16,9 @@ from coterie.core.errors import RunFailed
 from coterie.core.settings import Checkpoint, Cohort
 from coterie.core.task import ClientInfo, Failure, Reply, Task
 from coterie.engine.cohort import invite
+from coterie.engine.loop import Plan, Standing
 from coterie.engine.record import Event, Recorders, RoundEvent
-from coterie.experiment.run import _load_standing
+from coterie.experiment.resume import repair
 from coterie.kit import stock
 from coterie.kit.builder import Builder
 from coterie.kit.context import ClientContext, ServerContext
@@ -136,6 +137,12 @@ class _Killer:
             raise KeyboardInterrupt if self.left.pop(event.round) else toy.Killed
 
 
+def _read_newest(plan: Plan) -> Standing | None:
+    """Read the newest checkpoint of a run, whoever wrote it."""
+    loaded = plan.checkpoints().load_newest()
+    return Standing(loaded[0], loaded[1], ()) if loaded else None
+
+
 def play(run: Run, folder: Path) -> tuple[list[Line], int]:
     """Play a run to its end, resuming it as often as needed; what is in its files."""
 
@@ -161,7 +168,7 @@ def play(run: Run, folder: Path) -> tuple[list[Line], int]:
             attempt=attempt,
             method=Scripted(run.words),
         )
-        standing = _load_standing(loop.plan, False, Recorders())
+        standing = repair(loop.plan, _read_newest(loop.plan), Recorders())
         try:
             standing = loop.run(standing or loop.start())
         except RunFailed:
