@@ -140,8 +140,8 @@ def describe_type(hint: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(map(describe_type, arguments)))
     if origin in (tuple, list):
-        several = [argument for argument in arguments if argument is not Ellipsis]
-        return "list of " + ", ".join(dict.fromkeys(f"({describe_type(a)})" for a in several))
+        items = [describe_type(argument) for argument in arguments if argument is not Ellipsis]
+        return " or ".join(f"list of ({i})" if "," in i else f"list of {i}s" for i in set(items))
     if hint is type(None):
         return "nothing"
     return NAMES.get(origin or hint, "value")

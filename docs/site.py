@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE, SITE = ROOT / ".site", ROOT / "site"
 PAGES = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md"))
 WORKER, SHIM = Path(__file__).with_name("worker.js"), "https://unpkg.com/iframe-worker/shim"
+STYLE = Path(__file__).with_name("site.css")
 LINK = re.compile(r"\]\(([^)#\s]+)")
 FETCHING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 SAVED = ("canonical", "alternate", "prev", "next")  # relations of <link> that are not fetched
@@ -31,7 +32,7 @@ def copy_pages() -> None:
     """Copy the pages, and the files that they link to or show, into an empty folder."""
     shutil.rmtree(SOURCE, ignore_errors=True)
     linked = {file for page in PAGES for file in list_linked(page)}
-    for file in {*PAGES, *linked}:
+    for file in {*PAGES, *linked, STYLE}:
         target = SOURCE / file.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target)

@@ -16,7 +16,7 @@ import coterie
 
 PICTURE = Path(__file__).with_name("report.png")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-WIDTH, HEIGHT = 1200, 1100
+WIDTH, HEIGHT = 1200, 900
 COLOURS = 256  # a palette keeps the file small
 
 
@@ -25,6 +25,7 @@ def draw(report: Path, browser: str, out: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shot = Path(folder) / "shot.png"
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        options += ["--no-first-run", "--disable-background-networking"]
         options += [f"--user-data-dir={folder}/profile", f"--window-size={WIDTH},{HEIGHT}"]
         options += ["--virtual-time-budget=10000", f"--screenshot={shot}"]
         command = [browser, *options, report.resolve().as_uri()]
