@@ -141,7 +141,9 @@ def describe_type(hint: Any) -> str:
         return " or ".join(dict.fromkeys(map(describe_type, arguments)))
     if origin in (tuple, list):
         items = [describe_type(argument) for argument in arguments if argument is not Ellipsis]
-        return " or ".join(f"list of ({i})" if "," in i else f"list of {i}s" for i in set(items))
+        return " or ".join(
+            f"list of ({i})" if "," in i else f"list of {i}s" for i in dict.fromkeys(items)
+        )
     if hint is type(None):
         return "nothing"
     return NAMES.get(origin or hint, "value")
