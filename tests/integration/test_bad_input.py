@@ -178,6 +178,13 @@ COMMANDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "command": (["trian"], ("'trian'", "coterie --help")),
     "kind": (["list", "metods"], ("'metods'", "'methods'?")),
     "other kind": (["list", "zzz"], ("'zzz'", "methods, objectives, nets")),
+    "no name": (["run", ""], ("there is no configuration ''",)),
+    "recipe": (["reproduce", "r" * 5000], ("there is no recipe 'rrr",)),
+    "two runs": (["compare", "fedavg", "--out", "o" * 300], ("--out 'ooo", "too long for a path")),
+    "grid": (["sweep", "digits/fedavg", "run.seed=1,2", "--out", "/dev/null"], ("is a device",)),
+    "study": (["reproduce", "moon-table1", "--out", "/dev/null/x"], ("is a device",)),
+    "long command": (["t" * 5000], ("'ttt", "coterie --help")),
+    "number": (["compare", "fedavg", "--seeds", "many"], ("--seeds", "integer")),
 }
 
 

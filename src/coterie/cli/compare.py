@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.options import Debug, complete_config
+from coterie.cli.options import Debug, check_folder, complete_config
 from coterie.cli.terminal import find_width
 from coterie.core import registry
 from coterie.core.errors import ConfigError
@@ -74,6 +74,7 @@ def compare(
     from coterie.experiment.tables import method_tables, parse_overrides, request
 
     check_seeds(seeds)
+    check_folder(out)
     methods = [text for text in arguments if "=" not in text]
     if not methods:
         raise ConfigError("no method was named; e.g. coterie compare fedavg fedprox --seeds 3")
@@ -104,6 +105,7 @@ def sweep(
     axes = [parse_axis(argument) for argument in arguments[1:]]
     if not axes:
         raise ConfigError("no key to sweep was given; e.g. local.lr=0.01,0.1")
+    check_folder(out)
     if (points := math.prod(map(len, axes))) > _MOST:
         raise ConfigError(
             f"the grid has {points:,} runs, and a sweep at most {_MOST:,}: thin it out"

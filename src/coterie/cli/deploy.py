@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.options import Changes, Debug, PlainCommand
+from coterie.cli.options import Changes, Debug, PlainCommand, check_folder
 from coterie.cli.run import closing, split_arguments
 from coterie.cli.terminal import echo
 from coterie.core.errors import ConfigError, Interrupted
@@ -76,6 +76,8 @@ def serve(
     if resume and out is None:
         raise ConfigError("--resume needs --out, the directory of the run to resume")
     _check_secured(insecure, certificates, keys, "--certificates and --keys")
+    if out is not None:
+        check_folder(out)
     if not 0 <= port <= _LAST_PORT:
         raise ConfigError(f"--port {port} must be from 0 to {_LAST_PORT}")
     if insecure and clients < 1:
@@ -94,13 +96,11 @@ def serve(
     from coterie.deploy.gather import Patience
     from coterie.deploy.handshake import make_common
     from coterie.experiment.config import resolve_request
-    from coterie.experiment.prepare import check_folder
     from coterie.experiment.run import default_folder, describe_start
     from coterie.report.progress import Display, LastingConsole
 
     config = resolve_request(asked)
     folder = out or default_folder(make_common(config))
-    check_folder(folder)
     database = folder.parent / f".{folder.name}-{_DATABASE}"
     tls = _find_certificates(certificates)
     link = FlowerServerLink(
@@ -183,6 +183,7 @@ def make_certs(
     """Make an authority (ca.pem) and a certificate for the names of a server."""
     if not 1 <= days <= _MOST_DAYS:
         raise ConfigError(f"--days {days} must be from 1 to {_MOST_DAYS:,}")
+    check_folder(folder, "DIR")
     _require_extra()
     from coterie.deploy.certificates import make_certificates
 
@@ -198,6 +199,7 @@ def make_keys(
     debug: Debug = False,
 ) -> None:
     """Make a key: SITE.key stays at the site, SITE.pub goes to the server's operator."""
+    check_folder(folder, "DIR")
     _require_extra()
     from coterie.deploy.keys import make_key
 

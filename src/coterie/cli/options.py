@@ -9,8 +9,11 @@ import typer
 from typer.core import TyperCommand
 from typer.utils import get_params_from_function
 
+from coterie.core import paths
 from coterie.core.errors import ConfigError
+from coterie.core.formatting import quote
 
+_ROOM = 600  # bytes of the longest path below a folder of runs
 _TYPE = re.compile(r" <[^<>]*>$")
 _HELP = "A configuration (a path or a name of `coterie list configs`), then table.key=value."
 
@@ -69,6 +72,12 @@ def read_help(command: Any, name: str) -> str:
     """Read the help of a parameter from the function: click 8.5 drops that of arguments."""
     parameters = get_params_from_function(inspect.unwrap(command.callback))
     return getattr(parameters[name].default, "help", None) or "" if name in parameters else ""
+
+
+def check_folder(folder: Path, option: str = "--out") -> None:
+    """Refuse a folder that cannot be made, before anything takes time."""
+    if problem := paths.find_unwritable(folder, _ROOM):
+        raise ConfigError(f"{option} {quote(str(folder))} {problem}; choose another")
 
 
 def check_which(which: str) -> Literal["last", "best"]:

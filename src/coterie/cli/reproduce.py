@@ -10,7 +10,7 @@ from rich.console import Console
 
 from coterie.cli.compare import check_seeds
 from coterie.cli.listing import entries
-from coterie.cli.options import Debug
+from coterie.cli.options import Debug, check_folder
 from coterie.cli.terminal import echo_table, find_width
 from coterie.core.errors import ConfigError
 
@@ -75,6 +75,7 @@ def reproduce(
     from coterie.reproduce import recipe as recipes
 
     check_seeds(seeds or 1)
+    check_folder(out)
     root, chosen = read_root(changes or []), recipes.load(recipe)
     check_known(f"{chosen.source}: scale", scale, chosen.scales)
 

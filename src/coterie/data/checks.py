@@ -24,6 +24,7 @@ GROUP_ARRAYS = ("group_train", "group_test")
 CHANNELS = (1, 3, 4)
 
 _PIXEL_MAX = 255
+_LONGEST_NAME = 1000  # characters
 _CONTROLS, _SURROGATE = {"Cc", "Zl", "Zp"}, "Cs"  # kinds of characters in Unicode
 _VECTOR_AXES, _SIGNAL_AXES, _IMAGE_AXES = 2, 3, 4
 
@@ -76,6 +77,11 @@ def check_resize(name: str, resize: int, images: bool) -> None:
 def _check_names(what: str, names: Sequence[int | str]) -> None:
     """Check that names can be written to files and shown: a folder's may have any bytes."""
     for name in map(str, names):
+        if len(name) > _LONGEST_NAME:
+            raise DataError(
+                f"the {what} {quote(name)} has a name of {len(name):,} characters, and it may have "
+                f"{_LONGEST_NAME:,}; shorten it"
+            )
         kinds = set(map(category, name))
         if kinds & _CONTROLS:
             raise DataError(

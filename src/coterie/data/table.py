@@ -5,6 +5,7 @@ with None for one. `data.encoding` makes inputs of a network of it.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -92,7 +93,7 @@ def read_frame(frame: Any, origin: str, site: str = "") -> Table:
     `site` is as in `make_table`.
     """
     names = list(map(str, frame.columns))
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    if twice := find_twice(names):
         raise DataError(f"{origin}: the data frame has two columns {quote(twice)}; rename one")
     columns = {
         name: np.asarray(frame[column].to_numpy())
@@ -100,6 +101,11 @@ def read_frame(frame: Any, origin: str, site: str = "") -> Table:
     }
     rows = list(getattr(frame, "index", range(len(frame))))
     return make_table(columns, rows, origin, site)
+
+
+def find_twice(names: Iterable[str]) -> str | None:
+    """Find the first name that there is more than once."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def split_by_site(table: Table, column: str, key: str) -> dict[str, Table]:

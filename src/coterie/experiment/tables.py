@@ -181,7 +181,7 @@ def request(source: Source, changes: Mapping[str, Any], saved: Path | None = Non
     elif source is None and saved is not None and paths.is_file(saved):
         asked = Request(read(saved), arranged, saved.parent.name)
     else:
-        path = _locate(str(source or DEFAULT))
+        path = _locate(DEFAULT if source is None else str(source))
         inside = path.is_relative_to(CONFIGS)
         name = str(path.relative_to(CONFIGS).with_suffix("")) if inside else path.stem
         asked = Request(read(path), arranged, name)

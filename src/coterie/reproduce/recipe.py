@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from coterie.core import registry
+from coterie.core import paths, registry
 from coterie.core.errors import ConfigError
 from coterie.core.fields import Count, NonNegative, Positive, PositiveCount, PositiveShare
+from coterie.core.formatting import quote
 from coterie.experiment.schema import validate
 from coterie.experiment.tables import read_toml
 
@@ -188,11 +189,11 @@ def list_shipped() -> tuple[str, ...]:
 def load(source: str) -> Recipe:
     """Read a recipe, given its path or the name of a shipped one."""
     path = Path(source)
-    if not path.is_file():
+    if not paths.is_file(path):
         path = RECIPES / f"{source}.toml"
-    if not path.is_file():
+    if not paths.is_file(path):
         hint = registry.nearest(source, list_shipped()) or "; coterie list recipes shows them"
-        raise ConfigError(f"there is no recipe {source!r}{hint}")
+        raise ConfigError(f"there is no recipe {quote(source)}{hint}")
     tables = read_toml(path)
     try:
         return parse(tables, path.stem, source)

@@ -131,6 +131,12 @@ def test_the_largest_image_is_below_the_size_that_pillow_warns_of() -> None:
     assert images._PIXELS < Image.MAX_IMAGE_PIXELS
 
 
+def test_a_name_is_no_essay(tmp_path: Path) -> None:
+    x, y = np.zeros((4, 3), np.float32), np.array(["n" * 1001, "plain"] * 2)
+    with pytest.raises(DataError, match=r"has a name of 1,001 characters, and it may have 1,000"):
+        datasets.store("made", datasets.Raw(x, y, x, y), tmp_path)
+
+
 @pytest.mark.parametrize("name", ["a\nb", "a\0b", "a\x1b[31mb", "a\u2028b"])
 def test_a_site_or_class_is_not_called_by_control_characters(name: str, tmp_path: Path) -> None:
     x, y = np.zeros((4, 3), np.float32), np.array([0, 1, 0, 1])

@@ -17,7 +17,10 @@ from coterie.data.datasets import AnyKind
 from coterie.data.formats import locate
 
 # What numpy and zipfile raise on files that are truncated, altered, encrypted or not .npz.
-_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, BadZipFile, zlib.error)
+_UNREADABLE = (
+    *(OSError, ValueError, EOFError, RuntimeError, MemoryError, OverflowError),
+    *(BadZipFile, zlib.error),
+)
 _TABLE_AXES, _SIGNAL_AXES, _IMAGE_AXES = 2, 3, 4
 _END = struct.Struct("<4s6xH10x")  # of a zip file: its signature and the number of entries
 _CHOICES = [
@@ -66,7 +69,7 @@ def read_first(
                 raise ValueError(f"{strange[0]!r} is none of {', '.join(sorted(only))}")
             for names in choices:
                 if all(name in archive for name in names):
-                    return {name: archive[name] for name in names}
+                    return {name: _check_array(name, archive[name]) for name in names}
             have = ", ".join(archive.files) or "nothing"
     except _UNREADABLE as error:
         raise DataError(
@@ -74,6 +77,13 @@ def read_first(
             "again with np.savez(FILE, x=..., y=...), or without y"
         ) from error
     raise DataError(f"{path} has no array 'x' (it has: {have}); add it with np.savez")
+
+
+def _check_array(name: str, content: object) -> np.ndarray:
+    """Refuse a member of an archive that is no array; numpy hands its bytes out."""
+    if not isinstance(content, np.ndarray):
+        raise ValueError(f"{name!r} is no array")
+    return content
 
 
 def _check_directory(file: BinaryIO, arrays: int) -> None:

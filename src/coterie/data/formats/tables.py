@@ -7,7 +7,7 @@ from pathlib import Path
 from coterie.core.errors import ConfigError, DataError
 from coterie.core.formatting import quote
 from coterie.data.formats.locate import check_file
-from coterie.data.table import Table, make_table, parse_number
+from coterie.data.table import Table, find_twice, make_table, parse_number
 
 ENDINGS = (".csv", ".parquet")
 
@@ -68,8 +68,8 @@ def _check_header(path: Path, header: list[str]) -> None:
                 f"{path}:1: column {position + 1} has no name; name it, or write the file without "
                 "an index"
             )
-        if name in header[:position]:
-            raise DataError(f"{path}:1 has two columns {quote(name)}; rename one")
+    if twice := find_twice(header):
+        raise DataError(f"{path}:1 has two columns {quote(twice)}; rename one")
 
 
 def _read_parquet(path: Path, origin: str, site: str) -> Table:
@@ -87,7 +87,7 @@ def _read_parquet(path: Path, origin: str, site: str) -> Table:
     names = stored.column_names
     if not stored.num_rows:
         raise DataError(f"{path} has no rows; add samples")
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    if twice := find_twice(names):
         raise DataError(f"{path} has two columns {quote(twice)}; rename one")
     columns = {name: stored.column(name).to_pylist() for name in names}
     return make_table(columns, range(stored.num_rows), origin or str(path), site)
