@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test check check-native format docs bench bench-peers bench-growth endurance clean
+.PHONY: help install browser demo test check check-native format docs bench bench-peers bench-growth endurance clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -18,9 +18,16 @@ $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-install: $(STAMP) ## create .venv and install Coterie with what its tests need
+install: $(STAMP) browser ## create .venv and install Coterie with what its tests need
 
-demo: install ## train on the embedded digits (about a minute) and say where the results are
+# Chromium opens the pages of runs in the tests; elsewhere install it by hand.
+browser:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && [ -f /etc/debian_version ]; then \
+		apt-get update -q && apt-get install -y -q --no-install-recommends chromium && exit 0; fi; \
+	echo "Chromium is missing: the tests of pages fail without it; install it"
+
+demo: $(STAMP) ## train on the embedded digits (about a minute) and say where the results are
 	$(BIN)/coterie run
 
 test: install ## everything: format, lint, types, all tests

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.core import exact
-from coterie.core.errors import ConfigError, Interrupted
+from coterie.core.errors import CheckpointError, ConfigError, Interrupted
 from coterie.core.task import Executor
 from coterie.engine import rundir
 from coterie.engine.loop import Loop, Standing

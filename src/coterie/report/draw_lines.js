@@ -33,13 +33,15 @@ kinds.lines = {
       group.append(write(px + 4, top + 8, text, RIM));
     }
     const places = spreadHeights(levels.map(l => y(l.value)), 14, top + (beside ? 0 : 16), bottom);
-    levels.forEach(({ value, text }, i) => {
+    for (const { value } of levels) {
       const line = { x1: left, x2: right, y1: y(value), y2: y(value), stroke: colour('soft'), 'stroke-dasharray': '5 4' };
       group.append(svg('line', line));
+    }
+    for (const line of series) drawCurve(group, line, x, y);
+    levels.forEach(({ text }, i) => {
       if (beside) group.append(write(right + 8, places[i] + 4, text));
       else group.append(write(left + 4, places[i] - 4, text, RIM));
     });
-    for (const line of series) drawCurve(group, line, x, y);
     const lookUp = new Map(series.map(line => [line, new Map(line.x.map((at, i) => [at, i]))]));
     return {
       count: xs.length,

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 _NEIGHBOURS = 30  # the perplexity, if there are enough points
 _SEARCH = 30  # halvings on the way to every point's own width
-_EARLY, _STEPS = 100, 350  # steps with exaggerated attraction, and all
+_EARLY, _STEPS = 80, 250  # steps with exaggerated attraction, and all
 _EXAGGERATION = 12.0
 _TINY = 1e-12
 

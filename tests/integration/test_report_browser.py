@@ -1,0 +1,233 @@
+"""Pages in a real browser: they are drawn, they answer, they ask nothing of the network."""
+
+import csv
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import coterie
+from browser import Browser
+from coterie.cli.main import main
+from coterie.report import write_report
+
+pytestmark = pytest.mark.slow
+QUICK = {"run.rounds": 2, "executor.kind": "serial", "local.epochs": 1, "record.embedding": 60}
+RUNS = {
+    "supervised": ("digits/moon", {}),
+    "unlabelled": ("digits/simsiam", {}),
+    "personal": ("digits/per_ssfl", {}),
+    "mfcl": (
+        "digits/mfcl",
+        {
+            "method.share_representations": True,
+            "method.sense_rounds": 1,
+            "evaluate.last": [],  # probes take longer than all the rest
+        },
+    ),
+}
+AROUND = ["What left the clients", "Run it again", "Configuration and digests"]
+MIDDLE = ["Partition", "Representations", "Losses and diagnostics", *AROUND]
+SECTIONS = {
+    "supervised": ["Course", "Clients", "Classes", *MIDDLE],
+    "unlabelled": ["Course", "Clients", *MIDDLE],
+    "personal": ["Course", "Clients", *MIDDLE],
+    "mfcl": ["Course", *MIDDLE],
+    "partition": ["Partition", "How much the clients differ"],
+}
+EVIL = '<img src=x onerror="window.hurt=1"></script><b>&'
+FIGURE = (
+    "[...document.querySelectorAll('figure')].find(f => f.querySelector('h3').textContent === {})"
+)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    made = {}
+    for name, (config, more) in RUNS.items():
+        result = coterie.run(config, out=folder / name, progress=False, **(QUICK | more))
+        made[name] = result.folder / "report.html"
+    made["partition"] = folder / "partition.html"
+    with pytest.raises(SystemExit):
+        main(["partition", "digits/fedavg", "--out", str(made["partition"])])
+    return made
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    opened = Browser()
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def figure(title: str) -> str:
+    """A script that finds a figure."""
+    return FIGURE.format(json.dumps(title))
+
+
+def assert_quiet(browser: Browser, page: Path) -> None:
+    """Nothing went wrong, and nothing was asked for but the page itself."""
+    assert browser.problems == []
+    outside = [url for url in browser.requests if not url.startswith("blob:")]
+    assert outside == [page.as_uri()]
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_every_section_is_there_and_every_figure_is_drawn(
+    name: str, browser: Browser, pages: dict[str, Path]
+) -> None:
+    browser.open(pages[name])
+    titles = browser.run("[...document.querySelectorAll('h2')].map(h => h.textContent)")
+    assert titles == SECTIONS[name]
+    drawn = browser.run(
+        "[...document.querySelectorAll('figure')].map(f => [f.querySelector('h3').textContent,"
+        " f.querySelectorAll('.plot > svg > g *').length, f.querySelectorAll('.save').length])"
+    )
+    assert drawn and all(marks > 8 and saves == 2 for _, marks, saves in drawn)
+    links = browser.run(
+        "[...document.querySelectorAll('.contents a')]"
+        ".filter(a => document.querySelector(a.hash)).length"
+    )
+    assert links == len(titles)
+    assert_quiet(browser, pages[name])
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_nothing_is_wider_than_a_phone(name: str, browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages[name], 390)
+    browser.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    beyond = browser.run(
+        "[...document.querySelectorAll('body *')].filter(e => !e.closest('.table'))"
+        ".filter(e => e.getBoundingClientRect().right > 390.5)"
+        ".map(e => `${e.tagName} ${e.textContent.slice(0, 40)}`)"
+    )
+    assert beyond == [] and browser.run("document.documentElement.scrollWidth") == 390
+    assert browser.run("document.querySelector('.plot > svg').getBoundingClientRect().width") > 250
+
+
+def test_a_figure_is_saved_as_data_and_as_a_picture(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    page = pages["supervised"]
+    browser.open(page, dark=True)
+    titles = browser.run("[...document.querySelectorAll('figure h3')].map(h => h.textContent)")
+    for title in ("Accuracy", "Accuracy by client", "Confusion", "Representations"):
+        assert title in titles
+        save = f"{figure(title)}.querySelectorAll('.save')[%d].click()"
+        rows = list(csv.reader(browser.download(save % 0, ".csv").splitlines()))
+        assert len(rows) > 5 and {len(row) for row in rows} == {len(rows[0])}
+        text = browser.download(save % 1, ".svg")
+        root = ElementTree.fromstring(text)
+        assert root.tag.endswith("}svg") and len(list(root.iter())) > 20
+        assert "var(" not in text and "#ffffff" in text  # colours of the light theme
+        assert title in "".join(root.itertext())
+    held = json.loads((page.parent / "metrics.jsonl").read_text().splitlines()[-1])
+    save = f"{figure('Accuracy')}.querySelector('.save').click()"
+    rows = list(csv.reader(browser.download(save, ".csv").splitlines()))
+    assert rows[0] == ["series", "round", "accuracy", "low", "high"]
+    last = next(row for row in rows if row[:2] == ["global test set", "2"])
+    assert float(last[2]) == pytest.approx(held["metrics"]["accuracy"], abs=1e-5)
+    assert_quiet(browser, page)
+
+
+def test_pointer_keys_legend_and_switch_answer(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["supervised"])
+    browser.run(
+        f"window.fig = {figure('Accuracy')}; window.svg = () => fig.querySelector('.plot > svg')"
+    )
+    browser.run(
+        "const box = svg().getBoundingClientRect(); svg().dispatchEvent(new PointerEvent("
+        "'pointermove', { clientX: box.left + box.width / 4, clientY: box.top + 80 }))"
+    )
+    said = "fig.querySelector('.readout').hidden ? '' : fig.querySelector('.readout').textContent"
+    assert browser.run(said).startswith("round 1global test set0.")
+    press = "svg().dispatchEvent(new KeyboardEvent('keydown', {{ key: '{}' }}))"
+    browser.run(press.format("ArrowRight"))
+    assert browser.run(said).startswith("round 2")
+    browser.run(press.format("Escape"))
+    assert browser.run(said) == ""
+    curves = "fig.querySelectorAll('.plot path[fill=none]').length"
+    before = browser.run(curves)
+    browser.run("fig.querySelector('.legend button').click()")
+    assert browser.run(curves) == before - 1
+    assert (
+        browser.run("fig.querySelector('.legend button').getAttribute('aria-pressed')") == "false"
+    )
+    browser.run("fig.querySelectorAll('.switch button')[1].click()")
+    assert "sent so far, up and down (MB)" in browser.run("svg().textContent")
+    confusion = figure("Confusion")
+    numbers = f"{confusion}.querySelector('.plot').textContent"
+    everyone = browser.run(numbers)
+    browser.run(
+        f"const list = {confusion}.querySelector('select'); list.value = '3';"
+        "list.dispatchEvent(new Event('change'))"
+    )
+    assert browser.run(numbers) != everyone
+
+
+def test_pointing_at_a_sample_marks_it_in_every_panel(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    browser.open(pages["unlabelled"])
+    browser.run(f"window.fig = {figure('Representations')}")
+    rings = "fig.querySelectorAll('.plot > svg > g:last-child circle').length"
+    assert browser.run(rings) == 0
+    browser.run(
+        "fig.querySelector('.plot > svg').dispatchEvent("
+        "new KeyboardEvent('keydown', { key: 'ArrowRight' }))"
+    )
+    assert browser.run(rings) == 2
+    assert "client" in browser.run("fig.querySelector('.readout').textContent")
+
+
+def test_the_theme_is_that_of_the_browser_and_a_printer_gets_the_light_one(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    grounds = []
+    for dark, media in ((False, ""), (True, ""), (True, "print")):
+        browser.open(pages["mfcl"], dark=dark, media=media)
+        grounds.append(browser.run(ground))
+    assert grounds[2] == "rgb(255, 255, 255)" and grounds[1] != grounds[0]
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    widths = browser.run(
+        "[...document.querySelectorAll('.plot > svg')].map(s => s.viewBox.baseVal.width)"
+    )
+    assert max(widths) == 680
+    browser.run("dispatchEvent(new Event('afterprint'))")
+    assert browser.run("document.querySelector('.plot > svg').viewBox.baseVal.width") > 680
+
+
+def test_names_from_files_are_shown_as_text(
+    browser: Browser, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(pages["supervised"].parent, folder)
+    split = json.loads((folder / "partition.json").read_text())
+    split["class_names"][0] = split["clients"][0]["name"] = split["dataset"] = EVIL
+    (folder / "partition.json").write_text(json.dumps(split))
+    page = write_report(folder)
+    browser.open(page)
+    browser.run(
+        f"{figure('Who holds what')}.querySelector('.plot > svg').dispatchEvent("
+        "new KeyboardEvent('keydown', { key: 'ArrowRight' }))"
+    )
+    assert EVIL in browser.run(f"{figure('Who holds what')}.querySelector('.readout').textContent")
+    assert browser.run("window.hurt === undefined && !document.querySelector('img')")
+    assert_quiet(browser, page)
+
+
+def test_a_figure_is_drawn_again_in_another_width(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["partition"])
+    width = "document.querySelector('.plot > svg').viewBox.baseVal.width"
+    wide = browser.run(width)
+    size = {"width": 700, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.call("Emulation.setDeviceMetricsOverride", **size)
+    browser.wait(lambda: browser.run(width) < wide)
+    assert browser.run("document.documentElement.scrollWidth") == 700
