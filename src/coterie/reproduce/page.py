@@ -14,6 +14,7 @@ from coterie.reproduce.recipe import Column
 from coterie.reproduce.scores import Outcome
 from coterie.reproduce.tables import introduce, list_sections, to_json, to_markdown
 
+_NUMBER = re.compile(r"-?|-, -|[-+>]?\d[\d.,]*( ± [\d.]+)?(, [\d.]+)?|failed")
 _BESIDE = 5  # rows up to which two charts are beside each other
 
 
@@ -60,10 +61,17 @@ def _list_sections(outcome: Outcome, further: Mapping[str, Rows]) -> Iterator[tu
             yield f"{metric} by row", note + small
     for section in list_sections(outcome):
         if section.head:
-            yield section.title, tables.format_table(section.lines, section.head)
+            numbers = _find_numbers(section.lines)
+            yield section.title, tables.format_table(section.lines, section.head, numbers)
         else:
             notes = "".join(format_note(line) for (line,) in section.lines)
             yield section.title, notes or format_note("None.")
+
+
+def _find_numbers(lines: Sequence[Sequence[str]]) -> list[int]:
+    """Find the columns of a table that hold numbers, or a dash for none."""
+    columns = enumerate(zip(*lines, strict=True))
+    return [i for i, cells in columns if i and all(map(_NUMBER.fullmatch, cells))]
 
 
 def _chart_row(name: str, lines: Sequence[line_chart.Line], metric: str) -> Chart:

@@ -91,6 +91,8 @@ def test_the_page_draws_a_line_for_every_row_and_asks_nothing_of_the_network(
     assert [line["name"] for line in drawn["series"]] == ["FedAvg", "FedProx"]
     assert drawn["series"][1]["y"][-1] == pytest.approx(71.0)
     assert drawn["levels"] == [{"value": 50.0, "text": "target 50"}]
+    assert '<td class="number">71.0 ± 1.4</td>' in page  # at the right, on one line
+    assert "<td>direction</td>" in page
     assert len({line["colour"] for line in drawn["series"]}) == 2
     assert not re.search(r"https?://|@import|url\(|<link|\ssrc=", page)
 
