@@ -33,6 +33,7 @@ def test_doctor_says_whether_bfloat16_can_be_used(
     said: str,
 ) -> None:
     monkeypatch.setattr(precision, "run_trial", lambda program: status)
+    monkeypatch.setenv("COLUMNS", "1000")
     with pytest.raises(SystemExit) as end:
         main(["doctor"])
     assert end.value.code in (0, None)
