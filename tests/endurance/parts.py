@@ -15,7 +15,7 @@ def _script(name: str, *options: str) -> tuple[str, ...]:
 
 def _tests(*patterns: str) -> tuple[str, ...]:
     files = [str(file.relative_to(ROOT)) for one in patterns for file in sorted(ROOT.glob(one))]
-    return ("-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
+    return ("-m", "pytest", "-p", "no:cacheprovider", *files)
 
 
 PARTS = (

@@ -15,6 +15,7 @@ import pytest
 import toy
 from coterie.cli.main import main
 from coterie.core.errors import ConfigError
+from coterie.engine import rundir
 from coterie.engine.rundir import lock_folder
 from coterie.experiment.config import resolve
 
@@ -26,6 +27,7 @@ CONTEND = """
 import sys
 from pathlib import Path
 from coterie.core.errors import ConfigError
+from coterie.engine import rundir
 from coterie.engine.rundir import lock_folder
 print("ready", flush=True)
 sys.stdin.readline()
@@ -134,6 +136,28 @@ def test_a_holder_that_has_not_yet_written_its_name_is_waited_for(
         with pytest.raises(ConfigError, match="in use by process 7 on here"), lock_folder(tmp_path):
             pass
     assert pauses == 3
+
+
+@pytest.mark.parametrize("after", ["is_used", "has_foreign_files"])
+def test_a_run_that_begins_while_the_folder_is_looked_at_is_named(
+    after: str, toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The winner writes its first files after the loser's first look, and before its second."""
+    look = getattr(rundir, after)
+    with (tmp_path / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write("process 7 on here")
+        file.flush()
+
+        def begin(folder: Path) -> bool:
+            seen = bool(look(folder))
+            for name in ("config.toml", "baseline.json"):
+                (tmp_path / name).touch()
+            return seen
+
+        monkeypatch.setattr(rundir, after, begin)
+        with pytest.raises(ConfigError, match="in use by process 7 on here"):
+            toy.run(toy_data, tmp_path)
 
 
 @pytest.mark.slow

@@ -105,7 +105,8 @@ def execute(
 def open_folder(folder: Path, resume: bool, caller: Caller) -> Iterator[None]:
     """Lock the directory of a run; refuse one with other files, or with a run to be resumed."""
     word = _WORDS[caller]
-    if folder.is_dir() and not rundir.is_used(folder) and rundir.has_foreign_files(folder):
+    # in this order: another process may begin a run here meanwhile, with the files of its start
+    if folder.is_dir() and rundir.has_foreign_files(folder) and not rundir.is_used(folder):
         raise ConfigError(f"{folder} is not empty and holds no run; choose another {word.out}")
     with rundir.lock_folder(folder):
         if rundir.is_used(folder) and not resume:
