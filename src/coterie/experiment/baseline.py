@@ -1,7 +1,7 @@
 """Base lines of a run: its metric before training, and without any network; `baseline.json`.
 
-They are measured before the first round on a bounded sample of the data, once in a run, and draw
-nothing from the random streams of the run.
+They are measured before the first round on a bounded sample of the data, and draw nothing from the
+random streams of the run. A run that starts again before its first checkpoint measures them again.
 
     untrained       the evaluator of `evaluate.metric` on the network as it was initialised
     raw_input       the same evaluator on the input itself, if it judges representations
@@ -18,7 +18,6 @@ import numpy as np
 from torch import nn
 
 from coterie.core import seeds
-from coterie.core.errors import CheckpointError
 from coterie.core.files import replace_durably
 from coterie.core.task import METHOD
 from coterie.data.batches import DataShard
@@ -49,22 +48,11 @@ class Baseline:
 
 
 def keep_baseline(experiment: Experiment, folder: Path) -> Baseline | None:
-    """Measure the base lines of a run and write them, or read what an earlier start wrote."""
-    path = folder / FILE
-    if path.exists():
-        return read_baseline(path)
+    """Measure the base lines of a run that has no checkpoint yet, and write them."""
     baseline = measure_baseline(experiment)
     if baseline is not None:
-        replace_durably(path, f"{json.dumps(asdict(baseline), indent=1)}\n".encode())
+        replace_durably(folder / FILE, f"{json.dumps(asdict(baseline), indent=1)}\n".encode())
     return baseline
-
-
-def read_baseline(path: Path) -> Baseline:
-    """Read `baseline.json`."""
-    try:
-        return Baseline(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}; remove it") from error
 
 
 def measure_baseline(experiment: Experiment) -> Baseline | None:

@@ -97,14 +97,13 @@ def find_lost_outputs(experiment: Experiment, folder: Path, standing: Standing) 
     """Describe the first output of a finished run that is missing, damaged or of another run."""
     if damage := find_damage(folder):
         return damage
-    described, best = read_model_file(folder), standing.position.best
-    weights, saved = experiment.parts.method.model(standing.server), described.weights
-    expected = describe_model(experiment, weights)
-    if replace(described, coterie="", weights=SavedWeights()) != replace(expected, coterie=""):
-        return f"{folder / MODEL_FILE} is not of this run"
+    weights, best = experiment.parts.method.model(standing.server), standing.position.best
+    saved = read_model_file(folder).weights
+    last = None
     if weights is not None:
-        data = rundir.encode_weights(weights)
-        if saved.last is None or saved.last.sha256 != hashlib.sha256(data).hexdigest():
+        sha256 = hashlib.sha256(rundir.encode_weights(weights)).hexdigest()
+        last = WeightsFile(MODEL, sha256, standing.position.round)
+        if saved.last is None or saved.last.sha256 != sha256:
             return f"{folder / MODEL} is not of this run"
         asked = experiment.config.record.embedding not in (0, "auto")
         if asked and not (folder / embedding.EMBEDDING).exists():
@@ -114,6 +113,14 @@ def find_lost_outputs(experiment: Experiment, folder: Path, standing: Standing) 
     own = leaves_personal(experiment) and not experiment.remote
     if own and set(saved.personal) != set(experiment.partition.names):
         return f"{folder / PERSONAL} has not the models of all clients"
+    try:
+        personal = _list_personal(experiment, folder) if own else {}
+    except OSError as error:
+        return f"{error.filename} is missing"
+    files = SavedWeights(last, _describe_best(best) if best else None, personal)
+    expected = replace(describe_model(experiment, weights), weights=files)
+    if (folder / MODEL_FILE).read_text(encoding="utf-8") != expected.to_json():
+        return f"{folder / MODEL_FILE} is not as this run writes it"
     return None
 
 
@@ -150,13 +157,16 @@ def _write_best(folder: Path, loop: Loop, standing: Standing) -> WeightsFile | N
     if best is None:
         return None
     if standing.best_weights is not None:
-        sha256 = rundir.write_weights(folder / BEST, standing.best_weights)
+        best = replace(best, sha256=rundir.write_weights(folder / BEST, standing.best_weights))
     else:
         data = loop.store.best.read(best)
         assert data is not None  # the loop has checked it
         replace_durably(folder / BEST, data)
-        sha256 = best.sha256
-    return WeightsFile(BEST, sha256, best.round, best.metric, best.value)
+    return _describe_best(best)
+
+
+def _describe_best(best: Best) -> WeightsFile:
+    return WeightsFile(BEST, best.sha256, best.round, best.metric, best.value)
 
 
 def _list_personal(experiment: Experiment, folder: Path) -> dict[str, WeightsFile]:

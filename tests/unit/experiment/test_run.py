@@ -226,6 +226,22 @@ def test_without_checkpoints_outputs_that_are_damaged_are_refused(
     assert files(finished) == before
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [('"metric": "accuracy"', '"metric": "accuracx"'), ('"own_nets"', '"own_nett"')],
+)
+def test_any_change_of_the_description_is_noticed(
+    before: str, after: str, finished: Path, executors: Any
+) -> None:
+    path = finished / "model.json"
+    text = path.read_text()
+    path.write_text(text.replace(before, after))
+    assert path.read_text() != text
+    executors(0)
+    (note,) = watch_notes(finished)
+    assert f"{path} is not as this run writes it" in note and path.read_text() == text
+
+
 def test_a_description_from_the_start_of_a_run_is_noticed_at_its_end(finished: Path) -> None:
     described = read_model_file(finished)
     replace(described, weights=SavedWeights()).write(finished)
