@@ -137,3 +137,9 @@ def test_a_run_that_was_moved_finds_its_blobs(run: Path, tmp_path: Path) -> None
     shutil.rmtree(run / "blobs")
     state, _, _ = CheckpointStore(tmp_path / "moved" / "run").load_newest()
     assert np.array_equal(state.blobs["features"].open(), np.ones((2, 3)))
+
+
+def test_rounds_of_more_than_six_digits_are_in_order(run: Path) -> None:
+    for round in (999_999, 1_000_000, 2**31, 10**20):
+        place(run, round).mkdir()
+    assert CheckpointStore(run).rounds() == [0, 1, 999_999, 1_000_000, 2**31, 10**20]
