@@ -71,6 +71,7 @@ class Fault:
     victim: int
     kind: str
     name: str = ""  # of the operation that failed first
+    path: str = ""  # what it was to change
 
     def __call__(self, name: str, number: int, operation: Operation) -> Operation:
         again = self.name and self.kind != "broken" and name in GROWING
@@ -78,7 +79,7 @@ class Fault:
             return operation
 
         def fail(*arguments: Any, **_: Any) -> None:
-            self.name = self.name or name
+            self.name, self.path = self.name or name, self.path or _find_path(arguments[0])
             if name == "remove_tree":
                 return  # as of a real one: what cannot be removed stays
             if name == "write" and self.kind == "short":
@@ -89,6 +90,13 @@ class Fault:
             raise OSError(code, os.strerror(code), *paths[:1])
 
         return fail
+
+
+def _find_path(changed: Any) -> str:
+    """The path of what an operation changes: of a path, a file, or a descriptor."""
+    if isinstance(changed, int):
+        return str(Path(f"/proc/self/fd/{changed}").readlink())
+    return str(getattr(changed, "name", "") if hasattr(changed, "fileno") else changed)
 
 
 _obeyed: list[str] = []  # orders that this process follows

@@ -46,18 +46,18 @@ def settings(orders: Path, workers: int = 0) -> dict[str, Any]:
     return {**SMALL, "method": method, "executor": executor}
 
 
-def judge(out: Path, error: CoterieError | None, removing: bool) -> str:
+def judge(out: Path, error: CoterieError | None, harmless: bool) -> str:
     """What is wrong with the files and the message after a fault."""
     if error is None:
-        return "" if removing else "nobody noticed"
+        return "" if harmless else "nobody noticed"
     said = str(error)
     if error.exit_code != 5 or "\n" in said:
         return f"exit code {error.exit_code}: {said}"
-    reason = any(os.strerror(code) in said for code in (5, 28)) or removing
+    reason = any(os.strerror(code) in said for code in (5, 28)) or harmless
     if str(out) not in said or not reason:
         return f"the message has no path or reason: {said}"
     left = [str(path.relative_to(out)) for path in out.rglob("*.tmp")]
-    if left and not removing:
+    if left and not harmless:
         return f"left over: {left}"
     if rounds := CheckpointStore(out).rounds():
         newest = CheckpointStore(out).load_newest()
@@ -76,7 +76,9 @@ def fail_in_main(data: Path, out: Path, victim: int, kind: str, expected: Remain
         error = raised
     if not fault.name:
         return ENDED
-    problem = judge(out, error, fault.name in REMOVING)
+    # what cannot be removed stays, and what the data cache only keeps to save time is lost
+    harmless = fault.name in REMOVING or not fault.path.startswith(str(out))
+    problem = judge(out, error, harmless)
     return problem or _resume(data, out, tables, expected)
 
 
@@ -92,7 +94,7 @@ def fail_in_worker(data: Path, out: Path, victim: int, kind: str, expected: Rema
     orders.unlink()
     if error is None:
         return ENDED if remains(out)[0] == expected[0] else "nobody noticed"
-    return judge(out, error, removing=False) or _resume(data, out, tables, expected)
+    return judge(out, error, harmless=False) or _resume(data, out, tables, expected)
 
 
 def _resume(data: Path, out: Path, tables: dict[str, Any], expected: Remains) -> str:

@@ -46,8 +46,8 @@ PARTS = (
     Part("payloads", 5, "a damaged payload, decoded in four ways", 10_000, hostile.payloads),
     Part(
         *("damage", 6, "bits flipped, files cut off or swapped", 2_000),
-        command=_script("damage.py", "--trials", "{n}"),
-        step=2_000,
+        command=_script("damage.py", "--trials", "{n}", "--seed", "{first}"),
+        step=100,
     ),
     Part("disk", 7, "a file operation of the main process fails", 540, disk.main_process),
     Part("worker-disk", 7, "a file operation of a worker fails", 180, disk.worker),
