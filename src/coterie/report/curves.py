@@ -21,6 +21,7 @@ from coterie.report.chart import (
 
 _LOSSES = {
     "train_loss": ("training", "orange", "dash"),
+    "train_personal_loss": ("training of the clients' own models", "brown", "dashdot"),
     "server_loss": ("training on the server", "purple", "dash"),
     "loss": ("global test set", "blue", "solid"),
     "client_loss_mean": ("clients' own test data, mean", "green", "dot"),

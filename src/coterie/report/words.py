@@ -61,6 +61,7 @@ _METRICS = {  # the name in a sentence, and what it is
 _SOURCES = {  # prefixes of metrics, and what they say of the rest
     "client_": "clients, each on its own test data",
     "unseen_": "clients that never train",
+    "train_personal_": "training of the clients' own models",
     "train_": "training",
     "server_": "server",
     "holdout_": "held-out training samples",

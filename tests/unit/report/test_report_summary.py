@@ -10,7 +10,7 @@ from coterie.report import make_headline
 from coterie.report.client_charts import list_classes, list_clients
 from coterie.report.read import read_run
 from coterie.report.summary import describe_result, describe_unseen, rank_clients
-from coterie.report.words import explain_measures, name_metric
+from coterie.report.words import explain_measures, explain_metric, name_metric
 
 
 def test_headline(tmp_path: Path) -> None:
@@ -88,6 +88,12 @@ def test_tables_of_confusion_are_bounded(tmp_path: Path) -> None:
 )
 def test_metrics_are_named_in_plain_words(metric: str, title: str) -> None:
     assert name_metric(metric) == title
+
+
+def test_metrics_of_personal_models_are_explained_as_such() -> None:
+    text = explain_metric("train_personal_feature_std")
+    assert text.startswith("1: features are spread out")
+    assert text.endswith("From: training of the clients' own models.")
 
 
 def test_the_result_is_said_in_a_sentence(tmp_path: Path) -> None:
