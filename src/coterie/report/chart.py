@@ -16,6 +16,7 @@ History = Sequence[RoundEvent]
 Points = Sequence[tuple[float, float]]
 PALETTE = ("blue", "orange", "green", "purple", "gold", "sky", "brown", "ink")
 DASHES = ("solid", "dash", "dot", "dashdot")
+DRAWN = 500  # points of a line, or bars; a screen shows no more
 _STAGES = 6  # more beginnings of stages than this would only clutter a chart
 
 
@@ -46,9 +47,15 @@ def make_share_axis(name: str = "accuracy") -> Spec:
 def make_series(
     points: Points, name: str, colour: str, dash: str = "solid", spread: Sequence[float] = ()
 ) -> list[Spec]:
-    """Make one line, with a band of `spread` either side of it; nothing for no points."""
+    """Make one line, with a band of `spread` either side of it; nothing for no points.
+
+    Of very many points some are left out, evenly; the first and the last stay.
+    """
     if not points:
         return []
+    if len(points) > DRAWN:
+        kept = [i * (len(points) - 1) // (DRAWN - 1) for i in range(DRAWN)]
+        points, spread = [points[i] for i in kept], [spread[i] for i in kept] if spread else ()
     line: Spec = {
         "name": name,
         "colour": colour,

@@ -12,6 +12,7 @@ from coterie.report.words import begin, is_share, name_metric
 
 _EXTREMES = 10  # clients shown at each end, where there are many
 _SHOWN = 40  # clients that are all shown
+_BESIDE = 20  # classes up to which their two charts are beside each other
 _CELLS = 60_000  # of all tables of confusion in a page
 _COLUMNS = 5  # metrics of a client in the table
 
@@ -92,20 +93,26 @@ def list_classes(history: History, classes: Sequence[str]) -> Iterator[str]:
     charts = [_chart_recall(last.recall)]
     if last.confusion and len(last.confusion) == len(classes):
         charts.append(_chart_confusion(last, classes))
-    yield format_figures(charts)
+    # many classes need the whole width
+    yield from [format_figures(charts)] if len(classes) <= _BESIDE else map(format_figure, charts)
 
 
 def _chart_recall(recall: Mapping[str, float]) -> Chart:
+    note = "Share of the test samples of each class that are recognised, after the last round."
+    shown = list(recall.items())
+    if len(recall) > _SHOWN:
+        ranked = sorted(recall.items(), key=lambda item: item[1])
+        shown = [*ranked[:_EXTREMES], *ranked[-_EXTREMES:]]
+        note += f" Only the {_EXTREMES} worst and the {_EXTREMES} best of {len(recall):,} classes."
     mean = sum(recall.values()) / len(recall)
     spec: Spec = {
         "kind": "rows",
         "row": "class",
-        "labels": list(recall),
-        "values": list(recall.values()),
+        "labels": [name for name, _ in shown],
+        "values": [value for _, value in shown],
         "levels": [{"value": mean, "text": f"mean {mean:.3f}"}],
         "x": make_share_axis("recall"),
     }
-    note = "Share of the test samples of each class that are recognised, after the last round."
     return Chart("Recall by class", spec, note)
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from statistics import fmean
 from typing import Any
 
 from coterie.core.formatting import MEGABYTE
 from coterie.report import words
 from coterie.report.chart import (
+    DRAWN,
     PALETTE,
     Chart,
     History,
@@ -27,6 +29,7 @@ _LOSSES = {
     "client_loss_mean": ("clients' own test data, mean", "green", "dot"),
 }
 _TERMS = ("train_loss_", "train_personal_loss_")  # how names of terms begin
+_IDLE = 60  # more skipped rounds than this are only counted
 _FEW = 1e-9  # a metric that varies by less, relatively, is constant
 
 
@@ -74,8 +77,10 @@ def chart_metric(
     note = words.explain_metric(words.get_stem(metric)).removesuffix("From: test.").strip()
     if any("low" in line for line in views[0]["series"]):
         note += " The band is one standard deviation over the clients either side of their mean."
-    if len(views[0]["series"][0]["x"]) < len(history):
-        note += " It was not measured after every round."
+    if (measured := len(list_points(history, metric))) < len(history):
+        note += f" It was measured after {measured:,} of {len(history):,} rounds."
+    if measured > DRAWN:
+        note += f" {DRAWN} of the rounds are drawn, evenly spaced; metrics.jsonl has them all."
     spec: Spec = {"kind": "lines", "choose": "horizontal axis", "y": make_axis(name, **share)}
     spec |= {"levels": levels, "views": views}
     return Chart(words.begin(name), spec, note.strip())
@@ -93,13 +98,17 @@ def _list_series(history: History, metric: str, at: Sequence[float]) -> list[Spe
     if len(spread) != len(points(mean)):
         spread = []
     lines = make_series(points(own), "global test set", "blue")
-    lines += make_series(points(mean), "clients' own test data, mean", "green", "dash", spread)
+    clients = make_series(points(mean), "clients' own test data, mean", "green", "dash", spread)
+    if words.is_share(metric) and spread:
+        clients[0]["low"] = [max(0.0, low) for low in clients[0]["low"]]
+        clients[0]["high"] = [min(1.0, high) for high in clients[0]["high"]]
+    lines += clients
     lines += make_series(points(worst), "clients' worst decile", "orange", "dot")
     if metric not in (own, mean, std, worst):
         lines += make_series(points(metric), words.name_metric(metric), "purple", "dashdot")
     # A skipped round is measured too, but its model is the one of the round before it.
-    shown = own if points(own) else metric
-    return lines + make_series(points(shown, skipped=True), "skipped round", "ink", "none")
+    idle = points(own if points(own) else metric, skipped=True)
+    return lines + make_series(idle if len(idle) <= _IDLE else [], "skipped round", "ink", "none")
 
 
 def chart_losses(history: History) -> Chart | None:
@@ -206,5 +215,14 @@ def _lay_out(history: History, series: Sequence[Spec], label: str, **more: Any) 
 
 
 def _stack(history: History, series: Sequence[Spec], y: Spec) -> Spec:
-    rounds = [event.round + 1 for event in history]
-    return {"kind": "bars", "x": make_round_axis(), "y": y, "at": rounds, "series": list(series)}
+    """Stack bars over the rounds of a run; of very many rounds a bar is the mean of some."""
+    size = -(-len(history) // DRAWN)
+    if size > 1:
+        starts = range(0, len(history), size)
+        series = [
+            one | {"y": [round(fmean(one["y"][i : i + size]), 3) for i in starts]} for one in series
+        ]
+        y = y | {"label": f"{y['label']}, mean of {size} rounds"}
+    at = [event.round + 1 for event in history[::size]]
+    spec = {"kind": "bars", "x": make_round_axis(), "y": y, "at": at, "series": list(series)}
+    return spec | {"step": size}

@@ -23,11 +23,17 @@ const measure = (text, size = SIZE) => {
   pen.font = `${size}px system-ui, sans-serif`;
   return pen.measureText(text).width;
 };
+// Shortened in the middle: names often differ at their ends only.
 const fit = (text, room) => {
   if (measure(text) <= room) return text;
-  let kept = text;
-  while (kept && measure(kept + '…') > room) kept = kept.slice(0, -1);
-  return kept + '…';
+  let short = '…';
+  for (let kept = 1; kept < text.length; kept += 1) {
+    const tail = Math.floor(kept / 2);
+    const longer = `${text.slice(0, kept - tail)}…${tail ? text.slice(-tail) : ''}`;
+    if (measure(longer) > room) break;
+    short = longer;
+  }
+  return short;
 };
 const write = (x, y, text, more = {}) =>
   svg('text', { x, y, fill: colour('soft'), 'font-size': SIZE, ...more }, text);
@@ -60,7 +66,8 @@ const chooseStep = (span, count, whole) => {
 
 // A scale from values to pixels between two ends; `loose` ends it at ticks, else at the values.
 const makeScale = (axis, values, from, to, count, loose = true) => {
-  let low = axis.low ?? Math.min(...values), high = axis.high ?? Math.max(...values);
+  const top = values.reduce((a, b) => Math.max(a, b), -Infinity); // too many for arguments
+  let low = axis.low ?? values.reduce((a, b) => Math.min(a, b), Infinity), high = axis.high ?? top;
   if (low === high) {
     const room = whole => (whole ? 0.5 : Math.abs(low) * 0.1 || 0.5);
     [low, high] = [low - room(axis.whole), high + room(axis.whole)];
@@ -69,7 +76,7 @@ const makeScale = (axis, values, from, to, count, loose = true) => {
   if (loose) {
     low = axis.low ?? Math.floor(low / step + 1e-9) * step;
     high = axis.high ?? Math.ceil(high / step - 1e-9) * step;
-    if (axis.most !== undefined && high > axis.most) high = Math.max(axis.most, ...values);
+    if (axis.most !== undefined && high > axis.most) high = Math.max(axis.most, top);
   }
   const ticks = [];
   for (let n = Math.ceil(low / step - 1e-9); n * step <= high + step * 1e-6; n += 1) {
@@ -98,7 +105,7 @@ const drawWidthAxis = (group, axis, scale, bottom, lines = false) => {
     if (lines) group.append(svg('line', { x1: x, x2: x, y1: 0, y2: bottom, stroke: colour('grid') }));
     if (x - half < taken + 6) continue;
     taken = x + half;
-    group.append(write(x, bottom + 18, text, { 'text-anchor': 'middle' }));
+    group.append(write(Math.min(x, scale.to + 10 - half), bottom + 18, text, { 'text-anchor': 'middle' }));
   }
   if (axis.label) {
     const middle = (scale.from + scale.to) / 2;

@@ -4,7 +4,7 @@ const shorter = (names, room) => names.map(name => fit(name, room));
 kinds.grid = {
   legend: () => [],
   height(spec, width) {
-    const row = clamp(560 / spec.rows.length, spec.square ? 22 : 16, 30);
+    const row = clamp(560 / spec.rows.length, spec.square ? 6 : 16, 30);
     return 30 + spec.rows.length * row + footHeight(spec, width);
   },
   draw(c) {
@@ -74,7 +74,7 @@ const gridSides = (spec, width) => {
   const names = shorter(spec.rows, width * 0.28);
   const left = Math.max(...names.map(name => measure(name)), measure(spec.row) - 8) + 12;
   const bars = spec.sizes ? (spec.columns.length ? 0.28 * (width - left) : width - left) : 0;
-  const most = spec.columns.length * (spec.square ? 46 : 90); // wider cells would show nothing more
+  const most = Math.max(240, spec.columns.length * (spec.square ? clamp(840 / spec.columns.length, 9, 46) : 90)); // wider cells would show nothing more
   const right = Math.min(width - 10 - bars, left + most);
   return { names, left, right: spec.columns.length ? right : left - 22 };
 };

@@ -114,16 +114,17 @@ kinds.bars = {
     const top = 26, bottom = height - 44;
     const y = makeScale({ ...spec.y, low: 0 }, [...totals, 1e-9], bottom, top, 5);
     const left = labelWidth(y) + 10, right = width - 10;
-    const axis = { ...spec.x, low: spec.at[0] - 0.5, high: spec.at[spec.at.length - 1] + 0.5 };
+    const half = (spec.step ?? 1) / 2;
+    const axis = { ...spec.x, low: spec.at[0] - half, high: spec.at[spec.at.length - 1] + half };
     const x = makeScale(axis, spec.at, left, right, tickCount(spec.x, right - left), false);
     drawHeightAxis(group, spec.y, y, left, right);
-    const step = (right - left) / (axis.high - axis.low), gap = step > 6 ? Math.min(8, step * 0.2) : 0;
+    const step = ((right - left) / (axis.high - axis.low)) * half * 2, gap = step > 6 ? Math.min(8, step * 0.2) : 0;
     spec.at.forEach((at, i) => {
       let base = 0;
       for (const one of series) {
         if (!one.y[i]) continue;
         const up = y(base + one.y[i]), low = y(base);
-        group.append(svg('rect', { x: x(at) - step / 2 + gap / 2, y: up, width: step - gap, height: low - up, fill: colour(one.colour) }));
+        group.append(svg('rect', { x: x(at) - step / 2 + gap / 2, y: up, width: step - gap, height: low - up, fill: colour(one.colour), 'shape-rendering': gap ? null : 'crispEdges' }));
         base += one.y[i];
       }
     });

@@ -17,8 +17,9 @@ _TINY = 1e-12
 
 def place_in_plane(vectors: np.ndarray) -> np.ndarray:
     """Place vectors in the plane by t-SNE with cosine distances."""
-    unit = np.asarray(vectors, np.float32)
-    unit = unit / np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), _TINY)
+    exact = np.asarray(vectors, np.float64)  # squares of large float32 would overflow
+    lengths = np.linalg.norm(exact, axis=1, keepdims=True)
+    unit = (exact / np.maximum(lengths, _TINY)).astype(np.float32)
     with threadpool_limits(1):  # a few threads that wait for each other are slower than one
         return _descend(_find_affinities(unit), _find_start(unit))
 

@@ -8,6 +8,7 @@ from typing import Any
 from coterie.core.formatting import counted, list_first
 from coterie.engine.record import RoundEvent
 
+_ROUNDS = 500  # of which digests are listed
 _REASONS = 200  # rows of the table of losses
 
 
@@ -94,5 +95,8 @@ def list_digests(partition: str, history: Sequence[RoundEvent]) -> Iterator[str]
         (f"clients' states after round {last.round + 1}", last.states),
     ]
     yield format_table(rows)
-    every = [(str(event.round + 1), event.digest, event.states) for event in history]
+    recent = history[-_ROUNDS:]
+    if len(recent) < len(history):
+        yield f'<p class="note">The last {_ROUNDS:,} rounds; metrics.jsonl has them all.</p>'
+    every = [(str(event.round + 1), event.digest, event.states) for event in recent]
     yield format_table(every, ("round", "server's state", "clients' states"))

@@ -26,6 +26,7 @@ def test_a_page_says_what_was_run_and_draws_it(tmp_path: Path) -> None:
     assert by_name(by_time)["global test set"]["x"] == [1.5, 3.0, 4.5]
     mean = by_name(by_round)["clients' own test data, mean"]
     assert mean["high"][0] == pytest.approx(mean["y"][0] + 0.2, abs=1e-5)
+    assert min(mean["low"]) >= 0 and max(mean["high"]) <= 1
     assert [level["text"] for level in charts["Accuracy"]["levels"]] == [
         "target 0.3",
         "target 0.99",
@@ -88,6 +89,19 @@ def test_large_run(tmp_path: Path) -> None:
     assert answered[:2] == [999, 999] and max(answered) == 1000
     assert "72 skipped" in page and "and 64 more" in page
     assert len(page) < 1_000_000
+
+
+def test_the_page_of_thousands_of_rounds_is_small(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", 6000, trouble=True, targets="[]")
+    text = write_report(folder).read_text(encoding="utf-8")
+    assert len(text) < 1_500_000
+    charts = charts_of(text)
+    line = by_name(charts["Accuracy"])["global test set"]
+    assert (len(line["x"]), line["x"][0], line["x"][-1]) == (500, 1, 6000)
+    assert "500 of the rounds are drawn" in text and "The last 500 rounds" in text
+    assert "skipped round" not in by_name(charts["Accuracy"])  # so many would hide the line
+    bars = charts["Participation by round"]
+    assert len(bars["at"]) == 500 and bars["y"]["label"] == "clients, mean of 12 rounds"
 
 
 def test_what_was_lost_is_said_above_the_sections(tmp_path: Path) -> None:

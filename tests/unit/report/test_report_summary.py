@@ -75,6 +75,7 @@ def test_tables_of_confusion_are_bounded(tmp_path: Path) -> None:
     seen = replace(last, confusion=table, recall=dict.fromkeys(names, 1.0), client_confusion=own)
     text = "".join(list_classes([seen], names))
     assert "only the first 5 are here" in text and len(text) < 200_000
+    assert "Only the 10 worst and the 10 best of 100 classes." in text
 
 
 @pytest.mark.parametrize(
