@@ -29,13 +29,20 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         os.environ["COTERIE_CACHE"] = before
 
 
+_HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+
+def _restore_signals() -> None:
+    for number, handler in _HANDLERS.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(autouse=True)
 def same_signals() -> Iterator[None]:
     """Restore the handlers of signals, which a command that is called in this process changes."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    _restore_signals()  # a fixture of a whole module may have called one before
     yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    _restore_signals()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -73,8 +73,11 @@ def test_predictions_on_the_digits_have_the_accuracy_that_was_measured(
     )
     digits = datasets.load("digits")
     alone = moved(result, tmp_path / "moved")
+    # kernels round differently than torch, with which it is loaded: a sample may be on a boundary
+    near = 1e-9 if kernel == "torch" else 1.5 / len(digits.y_test)
     for images in (digits.x_test, digits.x_test[:, 0], digits.x_test / np.float32(255)):
-        assert alone.score(images, digits.y_test) == pytest.approx(result.metrics["accuracy"])
+        score = alone.score(images, digits.y_test)
+        assert score == pytest.approx(result.metrics["accuracy"], abs=near)
     prepared, encoder = alone.prepare(digits.x_test[:200]), alone.encoder()
     with torch.no_grad():
         assert np.array_equal(alone.encode(digits.x_test[:200]), encoder(prepared).numpy())

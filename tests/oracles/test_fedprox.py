@@ -79,7 +79,7 @@ def test_every_step_is_pulled_towards_the_received_model(part: str, tmp_path: Pa
             step[name] += 1e-2 * weight.detach()  # the optimiser's decay
         shift(net, step, fed.parts.local.rate(place))
     done = fed.train(client, place, model)
-    assert_near(done.up["model"], net.state_dict(), atol=1e-5)
+    assert_near(done.up["model"], net.state_dict(), atol=3e-5)
     gaps = [(net.state_dict()[n] - model[n]).double() for n, _ in net.named_parameters()]
     drift = float(sum(gap.square().sum() for gap in gaps)) ** 0.5
     assert done.metrics["drift"] == pytest.approx(drift, rel=1e-3)

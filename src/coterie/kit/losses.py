@@ -24,6 +24,7 @@ from coterie.native.switch import intercepted, kernels_on
 Similarity = Literal["cosine", "dot"]
 
 _SHORTEST = 1e-8  # the least length that a vector is divided by
+_ROUNDING = 64  # times the machine epsilon: how far two ways to compute a vector may differ
 _FAR = 200.0  # logarithms of scores so far apart could leave float64 when they are scaled
 
 
@@ -110,10 +111,14 @@ def _contrast_by_graph(z: Tensor, references: Sequence[Tensor], tau: float) -> t
 def representation_gap(z: Tensor, z_glob: Tensor) -> Tensor:
     """MOON's l2 variant: the mean of |z - z_glob|, neither squared nor normalised.
 
-    Both are (B, d). Where z = z_glob, as at the first step of a round, the gradient is 0.
+    Both are (B, d). Where z = z_glob, as at the first step of a round, the gradient is 0. A gap
+    that rounding explains counts as none: its gradient would be of full length, in any direction.
     """
-    gaps: Tensor = torch.linalg.vector_norm(z - z_glob.detach(), dim=-1)
-    return gaps.mean()
+    target = z_glob.detach()
+    gaps: Tensor = torch.linalg.vector_norm(z - target, dim=-1)
+    rounding = _ROUNDING * torch.finfo(z.dtype).eps * torch.linalg.vector_norm(target, dim=-1)
+    apart: Tensor = gaps * (gaps.detach() > rounding)
+    return apart.mean()
 
 
 def prototype_contrast(

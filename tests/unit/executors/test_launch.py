@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(not launch.can_fork(), reason="workers are not f
 PROBE = """
 import json, os, signal, sys, threading
 import torch
-raise RuntimeError(json.dumps({
+found = json.dumps({
     "environment": dict(os.environ),
     "folder": os.getcwd(),
     "path": sys.path,
@@ -42,7 +42,10 @@ raise RuntimeError(json.dumps({
     "main": sys.modules["__main__"].__file__,
     "cuda": torch.cuda.is_initialized(),
     "threads": torch.get_num_threads(),
-}))
+})
+with open(__file__.replace(".py", ".json"), "w") as file:
+    file.write(found)
+raise RuntimeError("it has looked around")
 """
 # a main process: starts two workers, says who they are, and waits to be killed
 MAIN = """
@@ -164,8 +167,8 @@ def test_no_process_holds_a_pipe_of_another(start: Callable[[], launch.Child]) -
     assert not pipes(launch._server.pid) & set.union(*held)
 
 
-def probe(toy_data: Path, folder: Path) -> dict[str, Any]:
-    """What a worker finds around it."""
+def probe(toy_data: Path, folder: Path, code: Path) -> dict[str, Any]:
+    """What a worker finds around it; `code` is the folder of the module that looks."""
     folder.mkdir(exist_ok=True)
     experiment = prepare(resolve(toy.tables(toy_data)), folder)
     worker = Worker(
@@ -173,12 +176,11 @@ def probe(toy_data: Path, folder: Path) -> dict[str, Any]:
         experiment.partition,
     )
     try:
-        with pytest.raises(RunFailed) as raised:
+        with pytest.raises(RunFailed, match="it has looked around"):
             worker.prepare()
     finally:
         worker.end()
-    text = str(raised.value)
-    found: dict[str, Any] = json.loads(text[text.index("{") :])
+    found: dict[str, Any] = json.loads((code / "probe_of_a_worker.json").read_text())
     return found
 
 
@@ -193,7 +195,7 @@ def test_environment_folder_and_import_path_are_those_of_the_request(
     monkeypatch.setenv("OF_THE_REQUEST", "žluť \udcff")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("HOME", raising=False)
-    found = probe(toy_data, tmp_path / "run")
+    found = probe(toy_data, tmp_path / "run", tmp_path / "code")
     assert found["path"] == [path or str(tmp_path) for path in sys.path]
     assert found["folder"] == str(tmp_path)
     expected = environment()
