@@ -18,7 +18,7 @@ HEAD += "|---|---|---|---|---|---|---|\n"
 
 def bound(trials: int, failures: int) -> str:
     """The failure rate that is excluded at 95 %, where none was seen."""
-    return f"{300.0 / trials:.3g} %" if trials and not failures else "-"
+    return f"{300.0 / trials:.3g} %" if trials > 3 and not failures else "-"
 
 
 def row(outcome: dict[str, Any]) -> str:

@@ -47,9 +47,15 @@ def find_modules() -> None:
 def workplace() -> Iterator[Path]:
     """Make a folder for trials, in memory if possible, with a data cache of its own."""
     parent = _MEMORY if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) else None
+    before = os.environ.get("COTERIE_CACHE")
     with TemporaryDirectory(prefix="ce", dir=parent) as name:
         os.environ["COTERIE_CACHE"] = str(Path(name) / "cache")
-        yield Path(name)
+        try:
+            yield Path(name)
+        finally:
+            del os.environ["COTERIE_CACHE"]
+            if before is not None:
+                os.environ["COTERIE_CACHE"] = before
 
 
 def call(command: Sequence[str], first: int, trials: int) -> tuple[int, int, str]:

@@ -88,7 +88,7 @@ def measure(images: int, clients: int = 10) -> dict[str, int]:
             evaluate={"every": 0, "with": [], "last": []},
         )
         watch.stop()
-    sent = sum(event.bytes_up for event in result.history if event.stage == "upload")
+        sent = sum(event.bytes_up for event in result.history if event.stage == "upload")
     return {**watch.stages, "sent": sent}
 
 

@@ -1,6 +1,7 @@
 """The page of reliability is that of the committed outcomes; trials resume where they stopped."""
 
 import json
+import os
 import re
 import runpy
 import sys
@@ -71,6 +72,14 @@ def test_a_part_that_was_interrupted_is_continued(tmp_path: Path) -> None:
     assert (found["trials"], found["failures"], found["problems"]) == (5, 1, ["it broke"])
     run.play(make_part(tried), 5, ledger, 1.0)
     assert len(tried) == 5
+
+
+def test_a_workplace_leaves_neither_its_folder_nor_its_cache() -> None:
+    before = os.environ["COTERIE_CACHE"]
+    with bench.workplace() as folder:
+        assert os.environ["COTERIE_CACHE"] == str(folder / "cache")
+    assert os.environ["COTERIE_CACHE"] == before
+    assert not folder.exists()
 
 
 def test_trials_of_other_sources_do_not_count(tmp_path: Path) -> None:
