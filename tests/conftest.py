@@ -29,7 +29,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         os.environ["COTERIE_CACHE"] = before
 
 
-_HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+# not those that are found: a shell starts programs in the background with SIGINT ignored
+_HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
 def _restore_signals() -> None:
