@@ -16,7 +16,7 @@ import coterie
 
 PICTURE = Path(__file__).with_name("report.png")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-WIDTH, HEIGHT = 1200, 900
+WIDTH, HEIGHT = 1200, 1010
 COLOURS = 256  # a palette keeps the file small
 
 
