@@ -20,26 +20,14 @@ from typing import Annotated, Any, Literal
 
 import annotated_types
 
-from coterie.core import registry, settings
+from coterie.core import registry
 from coterie.data.partition import load_class
 from coterie.data.skew import Skewed
-from coterie.experiment.tables import SPELLING
+from coterie.experiment.tables import PLAIN, SPELLING
 from coterie.kit.evaluator import Evaluator
 from coterie.kit.method import FederatedEvaluator, Method
 from coterie.kit.objective import Objective
 
-PLAIN: dict[str, type[Any]] = {
-    "run": settings.RunSettings,
-    "data": settings.DataSettings,
-    "net": settings.NetSettings,
-    "local": settings.Local,
-    "server": settings.ServerSettings,
-    "cohort": settings.Cohort,
-    "executor": settings.ExecutorSettings,
-    "evaluate": settings.EvaluateSettings,
-    "checkpoint": settings.Checkpoint,
-    "record": settings.RecordSettings,
-}
 FOLDERS = {
     "methods": "methods",
     "objectives": "objectives",

@@ -75,10 +75,12 @@ def _read_state(files: Iterable[Path]) -> tuple[str, int]:
     """Return a hash of the state of all files, and the time of the newest change."""
     digest, newest = hashlib.sha256(), 0
     for path in files:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # a pipe or a device has no end
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe or a device has no end
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        times = (found.st_mtime_ns, found.st_ctime_ns)
-        digest.update(repr((str(path), found.st_dev, found.st_ino, found.st_size, times)).encode())
+        times = (status.st_mtime_ns, status.st_ctime_ns)
+        digest.update(
+            repr((str(path), status.st_dev, status.st_ino, status.st_size, times)).encode()
+        )
         newest = max(newest, *times)
     return digest.hexdigest(), newest

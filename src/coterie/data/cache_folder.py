@@ -61,10 +61,12 @@ def verify(path: Path) -> None:
     meta, arrays = map_folder(path)
     read = [path / META, *(path / f"{name}.npy" for name in arrays)]
     try:
-        found = hash_once(path.with_name(f"{path.name}.verified"), read, lambda: _hash(path))
+        fingerprint = hash_once(path.with_name(f"{path.name}.verified"), read, lambda: _hash(path))
     except OSError as error:
         raise explain(path / META, error) from error
-    if found != meta.get("fingerprint") or path.name != name_folder(meta.get("name", ""), found):
+    if fingerprint != meta.get("fingerprint") or path.name != name_folder(
+        meta.get("name", ""), fingerprint
+    ):
         raise damaged(path / META, "its contents do not have the fingerprint that it states")
 
 

@@ -96,8 +96,8 @@ class CheckpointStore:
 
     def rounds(self) -> list[int]:
         """List the rounds that have a checkpoint directory, oldest first."""
-        found = (_ROUND.fullmatch(path.name) for path in self.folder.glob("round_*/"))
-        rounds = {int(match[1]) for match in found if match}
+        matches = (_ROUND.fullmatch(path.name) for path in self.folder.glob("round_*/"))
+        rounds = {int(match[1]) for match in matches if match}
         return sorted(round for round in rounds if self._path(round).is_dir())
 
     def commit(self, server: ServerState, position: Position) -> None:

@@ -130,7 +130,7 @@ class Display:
     def _say(self, text: str, style: str = "") -> None:
         """Print text literally: brackets in it are not markup. A terminal's lines end at words.
 
-        A run goes on if it cannot be printed, on a full disk for example.
+        A run continues if it cannot be printed, on a full disk for example.
         """
         soft, shown = not self._live, escape_controls(text)  # a log keeps its lines
         try:

@@ -14,7 +14,7 @@ from coterie.report.plane import place_in_plane
 from coterie.report.read import PartitionSummary
 
 _NEIGHBOURS = 30  # t-SNE's perplexity, if there are enough points
-_SIGNS = 64  # colours and shapes that can be told apart
+_SIGNS = 64  # distinguishable pairs of colour and shape
 _FILE = "embedding.npz"
 _SHOWN = 1000  # points; more take long and hide each other
 _FEWEST = 8

@@ -208,9 +208,9 @@ def explain_measures(
             f"{1 - 1 / few:.2f} where one has nearly all.",
         ),
     }
-    found = [
+    explained = [
         Measure(key, name, values[key], *ends, meaning)
         for key, (name, ends, meaning) in known.items()
         if key in values
     ]
-    return found, {key: value for key, value in values.items() if key not in known}
+    return explained, {key: value for key, value in values.items() if key not in known}
