@@ -94,6 +94,9 @@ def closing(result: "Result") -> None:
         spent = f"{counted(target.rounds or 0, 'round')}, {format_bytes(target.bytes or 0)}"
         reached = spent if target.rounds else "not reached"
         rows.append((f"to {head.metric} {target.value:g}", reached))
+    if head.epsilon is not None:
+        delta = result.config["privacy"]["delta"]
+        rows.append(("epsilon", f"{head.epsilon:.4g} at delta {delta:g}"))
     rows += [
         ("sent up", format_bytes(head.bytes_up)),
         ("sent down", format_bytes(head.bytes_down)),

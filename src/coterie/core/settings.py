@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le, Lt
 
 from coterie.core import fields
 from coterie.core.errors import ConfigError
@@ -18,6 +18,8 @@ Peers = Literal["views", "images"]  # who is normalised together by PN in traini
 GROUPS = 16  # of channels, in GN and PN
 Standardise = Literal["federated", "site", "none"]
 Missing = Literal["mean", "drop", "refuse"]
+
+LEAST_NOISE, MOST_NOISE = 0.1, 1e6  # of privacy, in times of the clip norm
 
 _EMBEDDED = 5000  # samples in `embedding.npz` at most
 _DIRECTED = 2  # entries of z from which on it has more than a sign
@@ -149,6 +151,30 @@ class Cohort:
     drop_after: fields.Share = 0.0  # probability that a client trains and its upload is lost
     max_skipped: fields.PositiveCount = 5  # the run ends after so many skipped rounds in a row
     unseen: fields.Count = 0  # clients, drawn by the seed, that never train and are only tested
+
+
+@dataclass(frozen=True)
+class PrivacySettings:
+    """The `[privacy]` table: differential privacy for clients, off unless `clip` is above 0."""
+
+    clip: fields.NonNegative = 0.0  # largest norm of a client's update; 0: no privacy
+    noise: Annotated[float, Ge(0.0), Le(MOST_NOISE)] = 0.0  # deviation, in times of `clip`
+    delta: Annotated[float, Gt(0.0), Lt(1.0)] = 1e-5  # that epsilon is counted for
+    epsilon: fields.NonNegative = 0.0  # the run ends before it exceeds this; 0: count only
+    accountant: Literal["rdp", "pld"] = "rdp"  # "pld": tighter, slower for thousands of rounds
+
+    def __post_init__(self) -> None:
+        if self.clip and self.noise < LEAST_NOISE:
+            raise ConfigError(
+                f"privacy.clip = {self.clip:g} needs privacy.noise of {LEAST_NOISE:g} or more, not "
+                f"{self.noise:g}: 1 is a usual start"
+            )
+        if not self.clip and (self.noise or self.epsilon):
+            key = "noise" if self.noise else "epsilon"
+            raise ConfigError(
+                f"privacy.{key} = {getattr(self, key):g} does nothing without privacy.clip, the "
+                "largest norm of a client's update: 1 is a usual start"
+            )
 
 
 @dataclass(frozen=True)

@@ -119,11 +119,8 @@ def prepare_remote(
     experiment = assemble(settled.config, folder, dataset, shares, settled.unseen)
     learned = list_learned(make_common(settled.config), table=bool(federation.form.columns))
     leaves = (f"leaves each client: {word}: {text}" for word, text in learned.items())
-    experiment = replace(
-        experiment, notes=(*settled.config.notes, *settled.notes, *leaves), remote=True
-    )
-    check_rounds(experiment)
-    return experiment
+    notes = (*settled.config.notes, *settled.notes, *leaves)
+    return check_rounds(replace(experiment, notes=notes, remote=True))
 
 
 def _load_tests(tests: OwnData, common: Config, blank: Dataset) -> Dataset:

@@ -27,8 +27,9 @@ from coterie.engine.cohort import (
 )
 from coterie.engine.evaluation import Evaluation, Measured, evaluation_payload
 from coterie.engine.play import Played, Player
+from coterie.engine.privacy import EPSILON, Privacy
 from coterie.engine.record import MetricsFile, RoundEvent, StartEvent, reached, recall_by_class
-from coterie.engine.replies import Replies, combine_digests
+from coterie.engine.replies import TRAINED, Replies, combine_digests
 from coterie.kit.stages import Stage, plan_rounds
 
 _DIVERGED_ROUNDS = 3  # in a row with no finite client: the run ends
@@ -47,6 +48,7 @@ class Plan:
     data: str = ""  # a description, for the user
     baseline: str = ""  # the metric before training, in words
     remote: bool = False  # the states of clients are on other machines, and are checked there
+    privacy: Privacy | None = None  # None: means of the clients' weights as they are
 
     def checkpoints(self) -> CheckpointStore:
         """Open the store of finished rounds."""
@@ -78,6 +80,8 @@ class Loop:
         trained, unseen = split_unseen(everyone, self.parts.spec.unseen)
         self.clients, self.unseen = ({info.id: info for info in part} for part in (trained, unseen))
         self.rounds = plan_rounds(self.parts.stages(METHOD), len(self.clients), self.seed)
+        planned = len(self.rounds)
+        self._allowed = plan.privacy.count_rounds(planned) if plan.privacy else planned
         self.metrics, self.store = plan.metrics(), plan.checkpoints()
         self._attempt = Attempt(attempt)
         self._warned = False
@@ -98,7 +102,7 @@ class Loop:
         )
         self.recorders.emit(start)
         try:
-            for stage, round in self.rounds[first:]:  # 1
+            for stage, round in self.rounds[first : self._allowed]:  # 1
                 if standing.position.finished:
                     break
                 standing = self._round(stage, round, standing)
@@ -129,15 +133,14 @@ class Loop:
         begin = time.perf_counter()
         self.store.remove_unused_blobs(before.server)
         self._attempt = replace(self._attempt, kept=tuple(self.store.rounds()))
-        everyone, cohort = list(self.clients.values()), self.plan.cohort
-        invited = invite(everyone, stage, cohort, self.seed, round.index)  # 2 and 3
+        stage, invited = self._invite(stage, round)  # 2 and 3
         played = self.player.round(METHOD, stage, round, before.server, invited, self._attempt)
         replies, skipped = played.replies, self._is_skipped(stage, invited, played)
         server = before.server if skipped or played.server is None else played.server
         server = self.store.adopt_blobs(server)
         files.remove_tree(self.plan.folder / "spool")
         measured = Measured()
-        if self.plan.evaluation.due(round):
+        if self.plan.evaluation.due(round) or round.index + 1 == self._allowed:
             measured = self.plan.evaluation.measure(self.player, round, server, self._attempt)  # 10
         states = {**before.position.states, **replies.states, **self._find_lost_states(replies)}
         event = RoundEvent(
@@ -156,6 +159,7 @@ class Loop:
             digest=server.digest(),
             states=combine_digests(states),
         )
+        event = self._hide_clients(event)
         finished = round.last or self._is_over((*before.history, event))
         event = self._add_details(event, measured, finished)
         position = replace(
@@ -169,6 +173,24 @@ class Loop:
         history = (*before.history, event)
         standing = Standing(server, position, history, before.best_weights)
         return self._close(self._note_best(standing), replies)
+
+    def _invite(self, stage: Stage, round: Round) -> tuple[Stage, Invited]:
+        """Draw the clients of a round; in a private run the server sees their private mean only."""
+        everyone, cohort = list(self.clients.values()), self.plan.cohort
+        if privacy := self.plan.privacy:
+            drawn = privacy.invite(everyone, stage, cohort, self.seed, round.index)
+            return privacy.protect(stage), drawn
+        return stage, invite(everyone, stage, cohort, self.seed, round.index)
+
+    def _hide_clients(self, event: RoundEvent) -> RoundEvent:
+        """In a private run, record epsilon instead of who took part and what clients measured."""
+        if (privacy := self.plan.privacy) is None:
+            return event
+        for client, reason in {**event.lost, **event.rejected}.items():
+            self.recorders.note(f"round {event.round + 1}, client {client}: {reason}")
+        own = {k: v for k, v in event.metrics.items() if not k.startswith(TRAINED)}
+        spent = {EPSILON: privacy.spent(event.round + 1)}
+        return replace(event, cohort=[], lost={}, rejected={}, metrics={**own, **spent})
 
     def _find_lost_states(self, replies: Replies) -> dict[ClientId, tuple[int, str]]:
         """Look for states that clients saved in this round although their replies were lost."""
@@ -202,6 +224,8 @@ class Loop:
     def _is_skipped(self, stage: Stage, invited: Invited, played: Played) -> bool:
         """Whether a round had too few valid replies; if the round is required, the run fails."""
         quorum = max(stage.quorum, self.plan.cohort.min_clients) if invited.clients else 0
+        if self.plan.privacy:
+            quorum = 0  # who answered decides nothing, and noise alone is a result too
         valid = len(played.replies.valid)
         if valid >= quorum and played.server is not None:
             return False
@@ -227,7 +251,8 @@ class Loop:
             reset = replace(position, skipped=0, diverged=0, finished=False)
             self._commit(replace(standing, position=reset))
             raise RunFailed(problem)
-        every = self.plan.checkpoint.every
+        # a private model leaves the server once it is committed, so that none is made twice
+        every = 1 if self.plan.privacy else self.plan.checkpoint.every
         if position.finished or (every and (position.round + 1) % every == 0):
             return self._commit(standing)  # 12
         return standing
@@ -293,8 +318,14 @@ class Loop:
         return self._note_best(replace(standing, position=replace(standing.position, best=None)))
 
     def _is_over(self, history: Sequence[RoundEvent]) -> bool:
-        """Whether a run ends before its last round: at its target, or out of patience."""
-        settings = self.plan.evaluation.settings
+        """Whether a run ends before its last round: at its budget, its target, out of patience."""
+        settings, done = self.plan.evaluation.settings, history[-1].round + 1
+        if done >= self._allowed and self.plan.privacy:
+            self.recorders.note(
+                f"the run ends after round {done} of {len(self.rounds)}: one more would exceed "
+                f"privacy.epsilon = {self.plan.privacy.settings.epsilon:g}"
+            )
+            return True
         target = max(settings.targets, default=None) if settings.stop_at_target else None
         if target is not None and reached(history[-1:], settings.metric, target):
             return True

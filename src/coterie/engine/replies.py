@@ -12,6 +12,7 @@ from coterie.engine.cohort import Invited
 from coterie.engine.record import ClientEvent, Recorders
 from coterie.kit.aggregate import Screen
 
+TRAINED = "train_"  # begins the metrics of clients
 _LOST = {"before": "dropped before the round", "after": "its upload was lost"}
 
 
@@ -103,7 +104,9 @@ class Replies:
 
     def metrics(self) -> dict[str, float]:
         """Average each metric by samples over the clients that measured it; add the server's."""
-        means = {f"train_{name}": total / samples for name, (total, samples) in self._sums.items()}
+        means = {
+            f"{TRAINED}{name}": total / samples for name, (total, samples) in self._sums.items()
+        }
         return means | {f"server_{name}": value for name, value in self.server_metrics.items()}
 
     def all_diverged(self) -> bool:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from coterie.data.skew import Skewed
 from coterie.experiment import own
 from coterie.experiment.evaluators import make_evaluators
 from coterie.experiment.part_keys import DEFAULT_CHOICE
+from coterie.experiment.privacy import check_private
 from coterie.experiment.schema import to_lists, validate, write_fields
 from coterie.experiment.tables import (
     SPELLING,
@@ -46,6 +47,7 @@ _LATER: dict[str, dict[str, Any]] = {
     "data": {"test": ""},
     "partition": {"balance": True},
     "net": {"unit_projection": False, "peers": "views", "groups": 16, "precision": "fp32"},
+    "privacy": asdict(settings.PrivacySettings()),
 }
 _BASES: dict[str, type[Any]] = {"method": Method, "objective": Objective, "partition": object}
 
@@ -65,6 +67,7 @@ class Config:
     local: settings.Local
     server: settings.ServerSettings
     cohort: settings.Cohort
+    privacy: settings.PrivacySettings
     executor: settings.ExecutorSettings
     evaluate: settings.EvaluateSettings
     checkpoint: settings.Checkpoint
@@ -96,6 +99,8 @@ class Config:
             name: {key: v for key, v in table.items() if not _is_as_before(name, key, v)}
             for name, table in self.identity().items()
         }
+        if not kept["privacy"]:
+            del kept["privacy"]  # the whole table came later than some runs
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
     def to_toml(self, classes: Sequence[int | str] = ()) -> str:
@@ -284,6 +289,7 @@ def _check_together(config: Config) -> None:
             f"not with {objective!r}"
         )
     config.method.check(config.local)
+    check_private(config)
     lower = next((name for name in _LOWER if name in config.evaluate.metric), None)
     if lower is not None:
         raise ConfigError(

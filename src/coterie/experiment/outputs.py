@@ -180,10 +180,10 @@ def _list_personal(experiment: Experiment, folder: Path) -> dict[str, WeightsFil
 
 
 def _count_embedded(experiment: Experiment) -> int:
-    """Count the samples of `embedding.npz`; 0 where the samples are on other machines."""
+    """Count the samples of `embedding.npz`; 0 where they are on other machines or private."""
     available = sum(map(len, experiment.partition.train.values()))
-    wanted = experiment.config.record.embedding
-    return 0 if experiment.remote else embedding.choose_count(wanted, available)
+    wanted, hidden = experiment.config.record.embedding, bool(experiment.config.privacy.clip)
+    return 0 if experiment.remote or hidden else embedding.choose_count(wanted, available)
 
 
 def _embed(experiment: Experiment, folder: Path, weights: Tensors, count: int) -> None:

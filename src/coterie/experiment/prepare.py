@@ -35,6 +35,7 @@ from coterie.experiment.config import Config
 from coterie.experiment.given import Divided
 from coterie.experiment.load_data import load_data
 from coterie.experiment.own import GIVEN
+from coterie.experiment.privacy import make_privacy, settle_privacy
 from coterie.experiment.settle import settle
 from coterie.nets.heads import Network
 from coterie.nets.precision import check_bf16
@@ -109,9 +110,7 @@ def prepare(config: Config, folder: Path, given: Divided | None = None) -> Exper
         shares = shares.pooled()
     experiment = assemble(config, folder, dataset, shares, settled.unseen)
     notes = (*config.notes, *loaded.notes, *dataset.notes, *settled.notes)
-    experiment = replace(experiment, holdout=loaded.holdout, notes=notes)
-    check_rounds(experiment)
-    return experiment
+    return check_rounds(replace(experiment, holdout=loaded.holdout, notes=notes))
 
 
 def check_folder(folder: Path) -> None:
@@ -177,11 +176,12 @@ def assemble(
     return experiment
 
 
-def check_rounds(experiment: Experiment) -> None:
-    """Check that there are enough clients for a round, and a model for what is recorded."""
+def check_rounds(experiment: Experiment) -> Experiment:
+    """Check that rounds can be played as configured; add what to say of it to the notes."""
     _check_cohort(experiment)
     _check_record(experiment)
     experiment.parts.check_uploads()
+    return replace(experiment, notes=(*experiment.notes, *settle_privacy(experiment)))
 
 
 def make_plan(experiment: Experiment, folder: Path) -> Plan:
@@ -213,6 +213,7 @@ def make_plan(experiment: Experiment, folder: Path) -> Plan:
         Origin(config.identity(), experiment.data_digest()),
         described,
         remote=experiment.remote,
+        privacy=make_privacy(experiment),
     )
 
 

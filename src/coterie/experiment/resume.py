@@ -45,6 +45,12 @@ def find_standing(
     if loaded is None:
         return None, []
     server, position, problems = loaded
+    if problems and plan.privacy is not None:
+        raise CheckpointError(
+            f"{problems[0]}; a private run goes back no round, as clients may have its model and "
+            "a second one would cost more than epsilon says: put the checkpoint back, or remove "
+            "its folder if nobody was sent the model"
+        )
     position = replace(position, environment=plan.environment) if allow_inexact else position
     for name, value in plan.environment.items():
         before = position.environment.get(name, value)  # older checkpoints have fewer

@@ -31,7 +31,7 @@ CONFIGS = Path(__file__).parent.parent / "configs"
 DEFAULT = "digits/moon"
 TABLES = (
     *("run", "data", "partition", "net", "objective", "method", "local", "server", "cohort"),
-    *("executor", "evaluate", "checkpoint", "record"),
+    *("privacy", "executor", "evaluate", "checkpoint", "record"),
 )
 PLAIN: dict[str, Any] = {
     "run": settings.RunSettings,
@@ -40,6 +40,7 @@ PLAIN: dict[str, Any] = {
     "local": settings.Local,
     "server": settings.ServerSettings,
     "cohort": settings.Cohort,
+    "privacy": settings.PrivacySettings,
     "executor": settings.ExecutorSettings,
     "evaluate": settings.EvaluateSettings,
     "checkpoint": settings.Checkpoint,

@@ -82,7 +82,7 @@ def _list_opening(run: Run, head: Headline, title: str) -> Iterator[str]:
     yield f"<h1>{escape(title)}</h1>"
     text = describe_result(head, title, len(run.partition.clients), baseline)
     yield f'<p class="lead">{escape(text)}</p>'
-    tiles = list(_list_tiles(head))
+    tiles = list(_list_tiles(head, run.table("privacy").get("delta")))
     across = len(tiles) if len(tiles) <= _ACROSS else -(-len(tiles) // 2)
     yield f'<dl class="tiles" style="--across:{min(across, _ACROSS)}">{"".join(tiles)}</dl>'
     if trouble := tables.describe_trouble(run.history):
@@ -94,7 +94,7 @@ def _list_opening(run: Run, head: Headline, title: str) -> Iterator[str]:
     yield "".join(map(format_note, run.notes))
 
 
-def _list_tiles(head: Headline) -> Iterator[str]:
+def _list_tiles(head: Headline, delta: float | None = None) -> Iterator[str]:
     name = words.name_metric(head.metric)
     for when, measured in (("at the end", head.final), ("at best", head.best)):
         if measured is not None:
@@ -105,6 +105,8 @@ def _list_tiles(head: Headline) -> Iterator[str]:
             spent = counted(target.rounds, "round")
             more = f"{format_bytes(target.bytes)} both ways"
         yield _tile(f"to {name} {target.value:g}", spent, more)
+    if head.epsilon is not None and delta:
+        yield _tile("epsilon", f"{head.epsilon:.4g}", f"at delta {delta:g}")
     yield _tile("rounds", f"{head.rounds:,}", f"{head.skipped:,} skipped")
     up = format_bytes(head.bytes_up)
     yield _tile("sent, to train", format_bytes(head.bytes_up + head.bytes_down), f"{up} of it up")
@@ -200,7 +202,9 @@ def _show_again(run: Run) -> Iterator[str]:
         yield "<p>A Python program passed data or parts: call it again with the same ones.</p>"
     else:
         yield f"<pre><code>coterie run {escape(config)} --out runs/again</code></pre>"
-        yield format_note("The same versions on the same type of machine give the same bits.")
+        same = "The same versions on the same type of machine give the same bits."
+        drawn = "Clients and noise are drawn anew in each private run: no two are alike."
+        yield format_note(drawn if run.table("privacy").get("clip") else same)
     if run.environment:
         known = [(_ENVIRONMENT.get(key, key), value) for key, value in run.environment.items()]
         yield tables.format_table(sorted(known))

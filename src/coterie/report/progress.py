@@ -27,7 +27,12 @@ _ROOM_FOR_BAR = 100  # columns
 _BAR = 16
 _BYTES, _OTHER, _CLIENTS, _LEFT, _METRIC = range(5)  # how important a part of the line is
 Part = tuple[int, str]  # of the line, with its importance
-_SHOWN = (("loss", "train_loss"), ("loss", "server_loss"), ("accuracy", "accuracy"))
+_SHOWN = (
+    ("loss", "train_loss"),
+    ("loss", "server_loss"),
+    ("accuracy", "accuracy"),
+    ("epsilon", "epsilon"),
+)
 
 
 def clock(seconds: float) -> str:
@@ -168,7 +173,8 @@ class Display:
         else:
             missing = len(event.lost) + len(event.rejected)
             clients = f"{len(event.cohort) - missing}/{len(event.cohort)} clients"
-            clients = clients if event.cohort else "the server alone"
+            if not event.cohort:
+                clients = "clients not told" if "epsilon" in event.metrics else "the server alone"
             self._say(f"round {event.round + 1}/{total}  {_join(parts)}  {clients}")
         for client, reason in {**event.lost, **event.rejected}.items():
             if not reason.startswith(("dropped", "its upload")):

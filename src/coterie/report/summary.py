@@ -31,6 +31,7 @@ class Headline:
     bytes_down: int
     evaluation_bytes: int
     seconds: float
+    epsilon: float | None = None  # of a private run
 
 
 def make_headline(
@@ -49,6 +50,7 @@ def make_headline(
         bytes_down=sum(event.bytes_down for event in history),
         evaluation_bytes=sum(e.evaluation_bytes_up + e.evaluation_bytes_down for e in history),
         seconds=sum(event.seconds for event in history),
+        epsilon=history[-1].metrics.get("epsilon") if history else None,
     )
 
 

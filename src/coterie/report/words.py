@@ -55,6 +55,7 @@ _METRICS = {  # the name in a sentence, and what it is
     "effective_rank": ("effective rank", "As many directions do the features really use."),
     "uniformity": ("uniformity", "0: all features are the same; lower: more spread."),
     "alignment": ("alignment", "Mean squared distance of two views of one sample; 0: the same."),
+    "epsilon": ("epsilon", "What the models up to this round may tell of any one client."),
     "steps": ("local steps", "Optimiser steps of a client in a round."),
     "rate": ("learning rate", "Learning rate at the end of the round."),
 }
@@ -118,6 +119,7 @@ def explain_metric(metric: str) -> str:
     """Explain a metric in a sentence or two; where it comes from, at least."""
     about = _METRICS.get(get_stem(metric), ("", ""))[1]
     source = next((text for prefix, text in _SOURCES.items() if metric.startswith(prefix)), "test")
+    source = "the accountant" if metric == "epsilon" else source
     over = _SUFFIXES.get(_find_suffix(metric), "")
     origin = f"From: {source}{f', {over}' if over else ''}."
     return f"{about} {origin}".strip()
