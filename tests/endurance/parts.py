@@ -4,6 +4,7 @@ import contests
 import disk
 import hostile
 import kills
+import privacy
 import rounds
 import survivors
 from bench import ROOT, Part
@@ -75,6 +76,7 @@ PARTS = (
         command=_script("refusals.py"),
         step=10,
     ),
+    Part("privacy", 14, "neighbouring sets of clients, published values", 1_000, privacy.bench),
     Part(
         *("memory", 15, "500 rounds of 500 clients with states", 1),
         command=_script(

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from constants import DELTA, NOISE, PRV, RATE, RDP, TOLERANCE, prv
+from published_epsilon import DELTA, NOISE, PRV, RATE, RDP, TOLERANCE, prv
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 

@@ -4,7 +4,8 @@
 
 gives the contract, the local loop, and modules of ready-made pieces: `fields` (types of
 hyper-parameters), `losses` (all of them), `self_supervised` (signs of a collapse), `stock`
-(functions that fill slots), `personal`, `prototypes`, `clustering`, `server_training`, `seeds`.
+(functions that fill slots), `personal`, `prototypes`, `clustering`, `server_training`, `seeds`,
+`accounting` (the epsilon of private rounds).
 Where a file needs many names, the rare ones are `kit.Sum()` and the like, after `from coterie
 import kit`.
 """
@@ -17,6 +18,7 @@ from coterie.core.settings import Local, NormKind
 from coterie.core.task import ClientId, Reply, Round
 from coterie.data.heterogeneity import class_imbalance
 from coterie.kit import (
+    accounting,
     clustering,
     losses,
     personal,
@@ -53,7 +55,8 @@ __all__ = [
     "FederatedEvaluator", "Frozen", "Gather", "Local", "Loss", "Mean", "Method", "Nets", "Network",
     "NoReplies", "NormKind", "Objective", "Outputs", "PairPool", "Pairs", "Payload", "References",
     "Replies", "Reply", "Round", "Rule", "Rules", "ServerContext", "ServerState", "Shard", "Stage",
-    "State", "Stepper", "Sum", "TargetNetwork", "Tensors", "class_imbalance", "clustering",
+    "State", "Stepper", "Sum", "TargetNetwork", "Tensors", "accounting", "class_imbalance",
+    "clustering",
     "fields", "follow", "losses", "make_classifier", "mlp_head", "moon_projector", "parameters",
     "personal", "prototypes", "pull_towards", "resolve", "seeds", "self_supervised",
     "server_training", "split", "stock", "train", "trim",

@@ -96,7 +96,7 @@ def find_noise(
         else:
             low = middle
     unit = 10.0 ** (math.floor(math.log10(high)) - 3)
-    return math.ceil(high / unit) * unit  # four digits, rounded up, still fit
+    return float(f"{math.ceil(high / unit) * unit:.4g}")  # four digits, rounded up, still fit
 
 
 @lru_cache(maxsize=64)
