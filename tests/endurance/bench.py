@@ -12,7 +12,16 @@ from tempfile import TemporaryDirectory
 
 TESTS = Path(__file__).parent.parent
 ROOT = TESTS.parent
-FOLDERS = ("", "endurance", "conformance", "oracles", "unit/core", "unit/deploy", "unit/engine", "unit/kit")
+FOLDERS = (
+    "",
+    "endurance",
+    "conformance",
+    "oracles",
+    "unit/core",
+    "unit/deploy",
+    "unit/engine",
+    "unit/kit",
+)
 _MEMORY = Path("/dev/shm")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 

@@ -80,9 +80,9 @@ def test_rounds_add_up_and_noise_and_secrecy_save() -> None:
 
 
 def test_a_budget_allows_rounds_up_to_it_and_not_one_more() -> None:
-    rounds = count_rounds(1.0, 0.1, 1e-5, 2.0, 1000)
-    assert epsilon(1.0, 0.1, rounds, 1e-5) <= 2.0 < epsilon(1.0, 0.1, rounds + 1, 1e-5)
-    assert count_rounds(1.0, 0.1, 1e-5, 2.0, rounds - 1) == rounds - 1
+    rounds = count_rounds(1.0, 0.1, 1e-5, 4.0, 1000)
+    assert epsilon(1.0, 0.1, rounds, 1e-5) <= 4.0 < epsilon(1.0, 0.1, rounds + 1, 1e-5)
+    assert 1 < count_rounds(1.0, 0.1, 1e-5, 4.0, rounds - 1) == rounds - 1
     assert count_rounds(1.0, 0.1, 1e-5, 0.001, 1000) == 0
 
 

@@ -48,15 +48,7 @@ def epsilon(
 ) -> float:
     """Compute the epsilon that holds with `delta` after a number of rounds."""
     _check(noise, rate, delta)
-    if rounds < 1:
-        return 0.0
-    if accountant == "pld":
-        composed = _privacy_loss(noise, rate).self_compose(rounds)
-        return float(composed.get_epsilon_for_delta(delta))
-    from dp_accounting import rdp  # an extra, and slow to import
-
-    divergences = [rounds * divergence for divergence in _divergences(noise, rate)]
-    return float(rdp.compute_epsilon(_ORDERS, divergences, delta)[0])
+    return _count(noise, rate, rounds, delta, accountant) if rounds > 0 else 0.0
 
 
 def count_rounds(
@@ -68,9 +60,11 @@ def count_rounds(
     accountant: Accountant = "rdp",
 ) -> int:
     """Count the rounds, `most` at most, whose epsilon does not exceed a budget."""
-    if epsilon(noise, rate, most, delta, accountant) <= budget:
-        return most
-    fits, exceeds = 0, most
+    fits, exceeds = 0, 1  # many rounds take long to count: they are tried last
+    while epsilon(noise, rate, exceeds, delta, accountant) <= budget:
+        if exceeds >= most:
+            return most
+        fits, exceeds = exceeds, min(2 * exceeds, most)
     while exceeds - fits > 1:
         middle = (fits + exceeds) // 2
         if epsilon(noise, rate, middle, delta, accountant) <= budget:
@@ -97,6 +91,17 @@ def find_noise(
             low = middle
     unit = 10.0 ** (math.floor(math.log10(high)) - 3)
     return float(f"{math.ceil(high / unit) * unit:.4g}")  # four digits, rounded up, still fit
+
+
+@lru_cache(maxsize=4096)
+def _count(noise: float, rate: float, rounds: int, delta: float, accountant: Accountant) -> float:
+    if accountant == "pld":
+        composed = _privacy_loss(noise, rate).self_compose(rounds)
+        return float(composed.get_epsilon_for_delta(delta))
+    from dp_accounting import rdp  # an extra, and slow to import
+
+    divergences = [rounds * divergence for divergence in _divergences(noise, rate)]
+    return float(rdp.compute_epsilon(_ORDERS, divergences, delta)[0])
 
 
 @lru_cache(maxsize=64)

@@ -12,6 +12,7 @@ import coterie
 from coterie.core.errors import ConfigError, RunFailed
 from coterie.deploy.client import Consent
 from coterie.engine.record import Event, NoteEvent, RoundEvent
+from coterie.kit.accounting import epsilon
 
 SMALL: dict[str, dict[str, Any]] = {
     "fedavg": {"method": {"name": "fedavg"}},
@@ -122,6 +123,20 @@ def test_evaluators_of_the_server_are_left_out_with_a_line(tmp_path: Path, sites
     assert any(text.startswith("leaves each client: sizes") for text in notes.texts)
     assert any("sizes: its numbers" in line for line in clients.said["amiens"])
     assert result.config["evaluate"]["metric"] == "client_accuracy_mean"
+
+
+def test_a_deployed_run_may_be_private(tmp_path: Path, sites: Path) -> None:
+    tables = fleet.tables(
+        sites,
+        run={"rounds": 2, "seed": 5},
+        evaluate={"with": ["accuracy"]},
+        privacy={"clip": 1.0, "noise": 2.0},
+    )
+    clients, notes = Fleet(sites, tmp_path), Notes()
+    result = clients.run(tmp_path / "run", tables, recorders=[notes])
+    clients.join()
+    assert result.metrics["epsilon"] == epsilon(2.0, 1.0, 2, 1e-5)
+    assert any(text.startswith("differential privacy for clients") for text in notes.texts)
 
 
 def test_the_server_may_have_test_samples_of_its_own(tmp_path: Path, sites: Path) -> None:
