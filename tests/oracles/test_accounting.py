@@ -6,9 +6,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from published_epsilon import DELTA, NOISE, PRV, RATE, RDP, TOLERANCE, prv
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
+from published_epsilon import DELTA, NOISE, PRV, RATE, RDP, TOLERANCE, prv
 
 from coterie.core.errors import ConfigError
 from coterie.kit import accounting
