@@ -102,8 +102,10 @@ class Browser:
         elif name == "Log.entryAdded" and values["entry"]["level"] in ("error", "warning"):
             self.problems.append(values["entry"]["text"])
 
-    def open(self, page: Path, width: int = 1400, dark: bool = False, media: str = "") -> None:
-        """Open a page in a window of a width, and wait until it is drawn."""
+    def open(
+        self, page: Path | str, width: int = 1400, dark: bool = False, media: str = ""
+    ) -> None:
+        """Open a file or an address in a window of a width, and wait until it is drawn."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -111,7 +113,7 @@ class Browser:
         self.problems.clear()
         self.requests.clear()
         self.events.clear()
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         self.wait(lambda: "Page.loadEventFired" in self.events)
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 

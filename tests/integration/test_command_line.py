@@ -7,11 +7,13 @@ import os
 import pty
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import termios
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,10 +24,9 @@ import coterie
 import toy
 from coterie.cli.main import app, main
 from coterie.core.errors import ConfigError, DataError
-from coterie.engine.record import MetricsFile
 from coterie.experiment.config import resolve
 from coterie.experiment.tables import shipped
-from coterie.report.progress import Watcher
+from coterie.report.live import LivePage
 
 Command = Callable[..., str]
 
@@ -72,12 +73,12 @@ def command(
     """Run a command in an empty folder: what it printed."""
     monkeypatch.chdir(tmp_path)
 
-    def call(*arguments: str | Path) -> str:
+    def call(*arguments: str | Path, code: int = 0) -> str:
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
         said = capsys.readouterr()
-        assert (ended.value.code, said.err) == (0, "")
-        return said.out
+        assert ended.value.code == code and (said.err == "" or code)
+        return said.err if code else said.out
 
     return call
 
@@ -190,16 +191,34 @@ def test_what_a_run_leaves(config: Path, tmp_path: Path, command: Command) -> No
     assert toy.outputs(tmp_path / "again") == toy.outputs(folder)
 
 
-def test_watch_keeps_a_page(config: Path, tmp_path: Path, command: Command) -> None:
-    command("run", config, "--watch", "--out", "run")
-    refresh = re.compile(r"http-equiv=[\"']?refresh")
-    page = (tmp_path / "run" / "watch.html").read_text()
-    assert not refresh.search(page)  # the run is over, the page stays as it is
-    event = MetricsFile(tmp_path / "run" / "metrics.jsonl").read()[-1]
-    Watcher(tmp_path / "run")(event)
-    assert refresh.search((tmp_path / "run" / "watch.html").read_text())
+def test_watch_prints_where_the_page_is_and_leaves_no_file(
+    config: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[str] = []
+
+    def look(live: LivePage) -> None:  # as a browser would, at the end of the run
+        with urllib.request.urlopen(live.url) as answer:
+            pages.append(answer.read().decode())
+
+    monkeypatch.setattr(LivePage, "finish", look)
+    said = command("run", config, "--watch", "--out", "run")
+    assert re.search(r"^watch it at http://127\.0\.0\.1:\d+/$", said, re.M)
+    assert "<h1>FedAvg on arrays</h1>" in pages[0]
     command("run", config, "--out", "other")
-    assert not (tmp_path / "other" / "watch.html").exists()
+    names = [{path.name for path in (tmp_path / name).iterdir()} for name in ("run", "other")]
+    assert names[0] == names[1]
+    assert toy.outputs(tmp_path / "run") == toy.outputs(tmp_path / "other")
+
+
+def test_a_port_that_is_taken_ends_the_command_before_training(
+    config: Path, tmp_path: Path, command: Command
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        said = command("run", config, "--watch-port", str(port), "--out", "run", code=2)
+    assert f"--watch-port {port} cannot be used" in said and not (tmp_path / "run").exists()
+    assert "leave one of them out" in command("run", config, "--watch", "--quiet", code=2)
+    assert "--watch-port" in command("run", config, "--watch-port", "70000", code=2)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -10,9 +11,12 @@ from xml.etree import ElementTree
 import pytest
 
 import coterie
+import toy
 from browser import Browser
 from coterie.cli.main import main
+from coterie.engine.record import Event, RoundEvent
 from coterie.report import write_report
+from coterie.report.live import LivePage
 
 pytestmark = pytest.mark.slow
 QUICK = {"run.rounds": 2, "executor.kind": "serial", "local.epochs": 1, "record.embedding": 60}
@@ -231,3 +235,68 @@ def test_a_figure_is_drawn_again_in_another_width(browser: Browser, pages: dict[
     browser.call("Emulation.setDeviceMetricsOverride", **size)
     browser.wait(lambda: browser.run(width) < wide)
     assert browser.run("document.documentElement.scrollWidth") == 700
+
+
+class Reader:
+    """A recorder that reads the served page in a browser between the rounds of a run."""
+
+    def __init__(self, browser: Browser, live: LivePage) -> None:
+        self.browser, self.live = browser, live
+        self.scrolled = 0.0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, RoundEvent) and event.round == 0:
+            self.browser.open(self.live.url)
+            self.browser.run(f"{figure('Accuracy')}.querySelectorAll('.switch button')[1].click()")
+            self.browser.run(f"{figure('Accuracy')}.querySelector('.legend button').click()")
+            self.browser.run("document.querySelector('section details').open = true")
+            self.browser.run("window.stayed = true; scrollTo({top: 900, behavior: 'instant'})")
+            focus = (
+                f"{figure('Accuracy')}.querySelector('.plot > svg').focus({{preventScroll: true}})"
+            )
+            self.browser.run(focus)
+            self.scrolled = self.browser.run("scrollY")
+        elif isinstance(event, RoundEvent) and event.round == 2:
+            shown = f"{figure('Accuracy')}.querySelector('script').textContent.includes('[1.0,2.0'"
+            self.browser.wait(lambda: self.browser.run(f"{shown})"))
+
+
+def test_a_page_follows_a_growing_run_and_keeps_the_place_of_its_reader(
+    browser: Browser, toy_data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    with LivePage(folder) as live:
+        reader = Reader(browser, live)
+        toy.run(toy_data, folder, recorders=[live, reader])
+        ended = threading.Thread(target=live.finish)
+        ended.start()
+        end = "document.querySelector('.live').textContent"
+        browser.wait(lambda: "The run has ended" in browser.run(end))
+        ended.join()
+        kept = browser.run(
+            f"[stayed, {figure('Accuracy')}.querySelectorAll('.switch button')[1].ariaPressed,"
+            f" {figure('Accuracy')}.querySelector('.legend button').ariaPressed,"
+            " document.querySelector('section details').open, scrollY,"
+            f" {figure('Accuracy')}.contains(document.activeElement)]"
+        )
+        assert kept == [True, "true", "false", True, reader.scrolled, True]
+        rounds = f"JSON.parse({figure('Accuracy')}.querySelector('script').textContent).views[0]"
+        assert browser.run(f"{rounds}.series[0].x.length") == 4
+        assert browser.run(
+            "[...document.querySelectorAll('figure')].every(f => f.querySelector('svg'))"
+        )
+        titles = browser.run("[...document.querySelectorAll('h2')].map(h => h.textContent)")
+        assert titles == browser.run(
+            "[...document.querySelectorAll('.contents a')].map(a => a.textContent)"
+        )
+    assert browser.problems == [] and browser.events.count("Page.frameNavigated") == 1
+    assert {url.rpartition("/")[0] + "/" for url in browser.requests} == {live.url}
+    assert toy.trace(folder) == toy.trace(toy.run(toy_data, tmp_path / "alone").folder)
+
+
+def test_a_page_says_when_nobody_answers_any_more(browser: Browser, tmp_path: Path) -> None:
+    with LivePage(tmp_path) as live:
+        browser.open(live.url)
+        assert browser.run("document.querySelector('h1').textContent") == "A run"
+    gone = "document.querySelector('.live.gone')?.textContent ?? ''"
+    browser.wait(lambda: "No answer any more" in browser.run(gone))

@@ -1,5 +1,6 @@
 """`coterie run`: train, and print the results."""
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 _OUT = typer.Option(metavar="DIR", help="Run directory; default: runs/METHOD-DATA-TIME.")
 _RESUME = typer.Option("--resume", help="Resume the run in --out.")
-_WATCH = typer.Option("--watch", help="Keep watch.html up to date while it runs.")
+_WATCH = typer.Option("--watch", help="Serve the growing page to browsers of this machine.")
+_WATCH_PORT = typer.Option(
+    "--watch-port", metavar="N", min=1, max=65535, help="With this port; default: a free one."
+)
 _DRY_RUN = typer.Option("--dry-run", help="Check and describe the run, do not start it.")
 _QUIET = typer.Option("--quiet", help="Print the run directory only.")
 _INEXACT = typer.Option("--allow-inexact", help="Resume although results may differ.")
@@ -28,6 +32,7 @@ def run(
     out: Annotated[Path | None, _OUT] = None,
     resume: Annotated[bool, _RESUME] = False,
     watch: Annotated[bool, _WATCH] = False,
+    watch_port: Annotated[int | None, _WATCH_PORT] = None,
     dry_run: Annotated[bool, _DRY_RUN] = False,
     quiet: Annotated[bool, _QUIET] = False,
     debug: Debug = False,
@@ -37,6 +42,9 @@ def run(
     source, overrides = split_arguments(arguments or [])
     if resume and out is None:
         raise ConfigError("--resume needs --out, the directory of the run to resume")
+    watch = watch or watch_port is not None
+    if watch and quiet:
+        raise ConfigError("--watch prints an address, --quiet would hide it: leave one of them out")
 
     from coterie.experiment.tables import parse_overrides, request
 
@@ -44,10 +52,11 @@ def run(
     asked = request(source, parse_overrides(overrides), saved)
 
     # from here on torch is imported, which takes seconds
+    from coterie.engine.record import NoteEvent
     from coterie.experiment import run as runner
     from coterie.experiment.config import resolve_request
-    from coterie.report.page import write_report
-    from coterie.report.progress import Display, LastingConsole, Watcher
+    from coterie.report.live import LivePage
+    from coterie.report.progress import Display, LastingConsole
 
     config = resolve_request(asked)
     if dry_run:
@@ -56,14 +65,18 @@ def run(
     if quiet:
         typer.echo(runner.execute(config, out, resume, allow_inexact).folder)
         return
-    opening = runner.describe_start(config)
-    display = Display(LastingConsole(soft_wrap=True), opening, debug=debug)
-    folder = out or runner.default_folder(config)
-    recorders: list[Any] = [display, Watcher(folder)] if watch else [display]
-    with display:
-        result = runner.execute(config, folder, resume, allow_inexact, recorders)
-    if watch:
-        write_report(folder, folder / "watch.html")
+    opening, folder = runner.describe_start(config), out or runner.default_folder(config)
+    with contextlib.ExitStack() as stack:
+        recorders: list[Any] = []
+        if watch:
+            page = LivePage(folder, watch_port or 0, lambda text: display(NoteEvent(text)))
+            live = stack.enter_context(page)
+            recorders.append(live)
+            opening.append(f"watch it at {live.url}")
+        display = stack.enter_context(Display(LastingConsole(soft_wrap=True), opening, debug))
+        result = runner.execute(config, folder, resume, allow_inexact, [display, *recorders])
+        if watch:
+            live.finish()
     closing(result)
 
 

@@ -11,7 +11,11 @@ from coterie.report.chart import Chart
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
+# A page that follows a run may ask the server that it came from, and nobody else.
+LIVE_POLICY = f"{_POLICY}; connect-src 'self'; base-uri 'none'; form-action 'none'"
 _SCRIPTS = ("draw_base.js", "draw_lines.js", "draw_grid.js", "draw_points.js", "draw.js")
+_LIVE_SCRIPT = "live.js"
+_NO_ICON = '<link rel="icon" href="data:,">\n'  # else browsers ask the server for one
 NO_SCRIPT = (
     '<noscript><p class="note">The figures need JavaScript; the tables do not.</p></noscript>'
 )
@@ -19,16 +23,20 @@ NO_SCRIPT = (
 Sections = Sequence[tuple[str, str]]
 
 
-def make_document(title: str, body: str, refresh: int = 0) -> str:
-    """Wrap a body of HTML in a page with the style and the script that draws its figures."""
-    again = f'<meta http-equiv="refresh" content="{refresh}">\n' if refresh else ""
+def make_document(title: str, body: str, live: bool = False) -> str:
+    """Wrap a body of HTML in a page with the style and the script that draws its figures.
+
+    A `live` page asks the server that it came from whether the run has grown.
+    """
     folder = resources.files("coterie.report")
-    style, *parts = (folder.joinpath(n).read_text("utf-8") for n in ("style.css", *_SCRIPTS))
+    names = (*_SCRIPTS, _LIVE_SCRIPT) if live else _SCRIPTS
+    policy, icon = (LIVE_POLICY, _NO_ICON) if live else (_POLICY, "")
+    style, *parts = (folder.joinpath(n).read_text("utf-8") for n in ("style.css", *names))
     script = f"(() => {{\n'use strict';\n{''.join(parts)}}})();\n"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n{again}'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n{icon}'
         f"<title>{escape(title)} - Coterie</title>\n<style>\n{style}</style>\n"
         f"</head>\n<body>\n{body}\n<script>\n{script}</script>\n</body>\n</html>\n"
     )

@@ -4,10 +4,10 @@ const PAPER = 680, PICTURE = 860; // widths of a figure that is printed, and of 
 const SMALL = 320; // of a small one on paper
 
 const enlive = figure => {
-  const whole = JSON.parse(figure.querySelector('script').textContent);
+  let whole = JSON.parse(figure.querySelector('script').textContent);
   const title = figure.querySelector('h3').textContent, box = figure.querySelector('.chart');
   const state = { view: 0, hidden: new Set(), index: -1, width: 0 };
-  const views = whole.views ?? [{}];
+  let views = whole.views ?? [{}];
   const spec = () => ({ ...whole, ...views[state.view] });
   const kind = kinds[whole.kind];
 
@@ -16,25 +16,26 @@ const enlive = figure => {
   const readout = html('div', { class: 'readout', 'aria-live': 'polite', hidden: '' });
   const named = () => (views[state.view].name ? `${title}, ${views[state.view].name}` : title);
   box.append(legend, plot);
-  figure.querySelector('figcaption').append(makeTools());
+  let tools = makeTools();
+  figure.querySelector('figcaption').append(tools);
 
   function makeTools() {
-    const tools = html('div', { class: 'tools' });
-    if (views.length > 1) tools.append(views.length <= 4 ? makeSwitch() : makeChoice());
+    const bar = html('div', { class: 'tools' });
+    if (views.length > 1) bar.append(views.length <= 4 ? makeSwitch() : makeChoice());
     const save = (text, tip, act) => {
       const button = html('button', { type: 'button', class: 'save', title: tip, 'aria-label': `${title}: ${tip}` }, text);
       button.addEventListener('click', act);
       return button;
     };
-    tools.append(html('span', { class: 'saves' },
+    bar.append(html('span', { class: 'saves' },
       save('CSV', 'save the data as CSV', () => saveData(kind.list(spec()), named())),
       save('SVG', 'save the picture as SVG', () => savePicture(drawPicture(), named()))));
-    return tools;
+    return bar;
   }
   function makeSwitch() {
     const group = html('span', { class: 'switch', role: 'group', 'aria-label': whole.choose });
     views.forEach((view, n) => {
-      const button = html('button', { type: 'button', 'aria-pressed': String(n === 0) }, view.name);
+      const button = html('button', { type: 'button', 'aria-pressed': String(n === state.view) }, view.name);
       button.addEventListener('click', () => {
         [...group.children].forEach((other, m) => other.setAttribute('aria-pressed', String(m === n)));
         choose(n);
@@ -46,6 +47,7 @@ const enlive = figure => {
   function makeChoice() {
     const list = html('select', { 'aria-label': whole.choose });
     views.forEach((view, n) => list.append(html('option', { value: n }, view.name)));
+    list.value = state.view;
     list.addEventListener('change', () => choose(+list.value));
     return list;
   }
@@ -67,7 +69,9 @@ const enlive = figure => {
     drawLegend();
     const { root, marks, probe } = render(width);
     fill(root, { role: 'img', tabindex: 0, 'aria-label': `${named()}. The arrow keys read its values.` }, []);
+    const focused = plot.contains(document.activeElement);
     plot.replaceChildren(root, readout);
+    if (focused) root.focus({ preventScroll: true });
     readout.hidden = true;
     const point = index => {
       marks.replaceChildren();
@@ -143,7 +147,21 @@ const enlive = figure => {
   }).observe(plot);
   draw();
   const paper = figure.closest('.small') ? SMALL : PAPER;
-  return onPaper => draw(onPaper ? paper : undefined);
+
+  // Shows a later state of the same figure; what the reader has chosen stays chosen.
+  function renew(later) {
+    const before = views.map(view => view.name), chosen = before[state.view];
+    [whole, views] = [later, later.views ?? [{}]];
+    const names = views.map(view => view.name), kept = names.indexOf(chosen);
+    if (kept < 0) state.hidden.clear();
+    Object.assign(state, { view: Math.max(0, kept), index: -1 });
+    if (String(names) !== String(before)) {
+      const old = tools;
+      old.replaceWith(tools = makeTools());
+    }
+    draw();
+  }
+  return { print: onPaper => draw(onPaper ? paper : undefined), renew, kind: whole.kind };
 };
 
 const drawKey = ({ colour: ink, dash, shape }) => {
@@ -179,13 +197,15 @@ const savePicture = (root, title) => {
 };
 
 let printing = false;
-const redraws = [...document.querySelectorAll('figure')].map(enlive);
-addEventListener('beforeprint', () => { printing = true; redraws.forEach(draw => draw(true)); });
-addEventListener('afterprint', () => { printing = false; redraws.forEach(draw => draw(false)); });
+const figures = new Map(); // what draws each figure
+const enliveAll = root => root.querySelectorAll('figure').forEach(figure => figures.set(figure, enlive(figure)));
+enliveAll(document);
+addEventListener('beforeprint', () => { printing = true; figures.forEach(drawn => drawn.print(true)); });
+addEventListener('afterprint', () => { printing = false; figures.forEach(drawn => drawn.print(false)); });
 
 // The entry of the section that is being read is marked in the table of contents.
-const links = new Map([...document.querySelectorAll('.contents a')].map(a => [decodeURIComponent(a.hash.slice(1)), a]));
 const watcher = new IntersectionObserver(entries => {
+  const links = new Map([...document.querySelectorAll('.contents a')].map(a => [decodeURIComponent(a.hash.slice(1)), a]));
   for (const { target, isIntersecting } of entries) {
     links.get(target.id)?.classList.toggle('here', isIntersecting);
   }

@@ -36,12 +36,16 @@ _ENVIRONMENT = {
 }
 
 
-def write_report(run: Path, out: Path | None = None, refresh: int = 0) -> Path:
-    """Write the page of a run atomically (by default `report.html` in its folder).
+def write_report(run: Path, out: Path | None = None) -> Path:
+    """Write the page of a run atomically (by default `report.html` in its folder)."""
+    out, page = out or run / "report.html", make_page(run).encode()
+    replace_durably(out, page + _seal(page, run))
+    return out
 
-    With `refresh` the browser loads it again every so many seconds, to watch a run.
-    """
-    out, read = out or run / "report.html", read_run(run)
+
+def make_page(run: Path, live: bool = False) -> str:
+    """Make the page of a run; a `live` one is served, and follows the run while it grows."""
+    read = read_run(run)
     title = words.name_run(read.choice("method"), read.choice("objective"), read.partition.dataset)
     evaluate = read.table("evaluate")
     metric = curves.choose_metric(read.history, str(evaluate.get("metric", "accuracy")))
@@ -49,9 +53,7 @@ def write_report(run: Path, out: Path | None = None, refresh: int = 0) -> Path:
     head = make_headline(read.history, targets, metric)
     sections = [(name, text) for name, text in _list_sections(read, head) if text]
     body = format_body("\n".join(_list_opening(read, head, title)), sections)
-    page = make_document(title, body, refresh).encode()
-    replace_durably(out, page + _seal(page, run))
-    return out
+    return make_document(title, body, live)
 
 
 def is_whole(run: Path) -> bool:

@@ -2,10 +2,8 @@
 
 import statistics
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
@@ -20,9 +18,7 @@ from coterie.engine.record import (
     RoundEvent,
     StartEvent,
 )
-from coterie.report.page import write_report
 
-_WATCH_SECONDS = 5.0
 _ROOM_FOR_BAR = 100  # columns
 _BAR = 16
 _BYTES, _OTHER, _CLIENTS, _LEFT, _METRIC = range(5)  # how important a part of the line is
@@ -195,19 +191,6 @@ def announce_data(recorders: Sequence[Recorder], data: str) -> None:
     for recorder in recorders:
         if isinstance(recorder, Display):
             recorder.tell_data(data)
-
-
-class Watcher:
-    """A recorder that updates the report during a run, at most every few seconds."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._last = folder, float("-inf")
-
-    def __call__(self, event: Event) -> None:
-        """Handle one event of the run."""
-        if isinstance(event, RoundEvent) and time.monotonic() - self._last > _WATCH_SECONDS:
-            write_report(self._folder, self._folder / "watch.html", refresh=int(_WATCH_SECONDS))
-            self._last = time.monotonic()
 
 
 @contextmanager
