@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from coterie.engine.record import Recorder as Recorder
     from coterie.engine.record import RoundEvent as RoundEvent
     from coterie.engine.record import StartEvent as StartEvent
+    from coterie.engine.sink import Sink as Sink
+    from coterie.engine.sink import TrackedRun as TrackedRun
     from coterie.experiment.fit import fit as fit
     from coterie.experiment.history import History as History
     from coterie.experiment.result import Result as Result
@@ -33,6 +35,7 @@ _NAMES = {
     "core.bundle": ("Blob", "Bundle"),
     "core.errors": ("CoterieError",),
     "engine.record": ("ClientEvent", "NoteEvent", "Recorder", "RoundEvent", "StartEvent"),
+    "engine.sink": ("Sink", "TrackedRun"),
     "experiment.fit": ("fit",),
     "experiment.history": ("History",),
     "experiment.result": ("Result", "load"),

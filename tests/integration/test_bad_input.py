@@ -55,7 +55,9 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     'evaluate.with=[{name="knn",k=0}]': ("evaluate.with: knn.k = 0", "greater than or equal to 1"),
     'evaluate.with=[{name="knn",temperature=inf}]': ("knn.temperature = inf", "finite"),
     'evaluate.with=[{name="probe_1",layer="y"}]': ("probe_1.layer = 'y'", "'h' or 'z'"),
-    "record.tensorboard=1": ("record.tensorboard = 1", "boolean"),
+    "record.online=1": ("record.online = 1", "boolean"),
+    "record.to=tensorbord": ("record.to = 'tensorbord'", "did you mean 'tensorboard'"),
+    "record.tensorboard=true": ("record.tensorboard", 'record.to = ["tensorboard"]'),
     "method.name=5": ("method.name = 5", "name"),
     "data.root=3": ("data.root = 3", "string"),
     # ranges

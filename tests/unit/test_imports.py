@@ -39,6 +39,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "evaluate": ("kit",),
     "engine": ("core", "native", "nets", "data", "kit"),
     "executors": ("core", "data", "engine"),
+    "sinks": ("engine.record", "engine.sink"),
     "report": ("core", "engine.record"),
     "experiment": (
         *("types", "core", "native", "nets", "data", "kit", "evaluate", "engine", "executors"),
@@ -51,7 +52,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("report", "experiment", "deploy", "reproduce"),
     ),
     "__main__": ("cli", "core"),
-    ROOT: ("types", "core", "kit", "engine.record", "experiment"),
+    ROOT: ("types", "core", "kit", "engine.record", "engine.sink", "experiment"),
 }
 LONGEST_FILE = 400
 LONGEST_FUNCTION_OF_A_METHOD = 40

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from coterie.core import fields
+from coterie.core import fields, registry
 from coterie.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -227,10 +227,21 @@ class Checkpoint:
 class RecordSettings:
     """The `[record]` table."""
 
-    tensorboard: bool = False
+    to: tuple[str, ...] | str = ()  # tracking tools: names of `coterie list sinks`, or own classes
+    online: bool = False  # whether they may send anything to other machines
     embedding: int | str = "auto"  # samples in `embedding.npz`; "auto": 500 of small data; 0: none
 
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        """The tools of `to`; a single name is a list of one."""
+        return (self.to,) if isinstance(self.to, str) else self.to
+
     def __post_init__(self) -> None:
+        for name in self.sinks:
+            if ":" not in name:
+                registry.check_known("record.to", name, registry.names("sinks"))
+        if len(set(self.sinks)) < len(self.sinks):
+            raise ConfigError(f"record.to = {list(self.sinks)} names a tool twice")
         wanted = self.embedding
         if wanted != "auto" and not (isinstance(wanted, int) and 0 <= wanted <= _EMBEDDED):
             raise ConfigError(

@@ -27,10 +27,10 @@ from coterie.engine.play import Player
 from coterie.engine.record import Recorders
 from coterie.engine.site import Site
 from coterie.engine.spec import Parts, Spec, describe_environment
-from coterie.engine.tensorboard import check_installed
 from coterie.executors.cluster.connect import check_installed as check_ray
 from coterie.executors.processes import Processes
 from coterie.executors.serial import Serial
+from coterie.executors.sink_process import check_sinks
 from coterie.experiment.config import Config
 from coterie.experiment.given import Divided
 from coterie.experiment.load_data import load_data
@@ -121,8 +121,7 @@ def check_folder(folder: Path) -> None:
 
 def check_machine(config: Config) -> None:
     """Check that this machine has the devices and packages that a configuration asks for."""
-    if config.record.tensorboard:
-        check_installed()
+    check_sinks(config.record)
     on_cluster = config.executor.kind == "ray"
     if on_cluster:
         check_ray()

@@ -15,7 +15,7 @@ from coterie.engine import rundir
 from coterie.engine.loop import Loop, Standing
 from coterie.engine.play import Player
 from coterie.engine.record import Recorder, Recorders
-from coterie.engine.tensorboard import TensorBoard
+from coterie.executors.sink_process import ending, make_sinks
 from coterie.experiment.baseline import keep_baseline
 from coterie.experiment.config import Config, load
 from coterie.experiment.given import Divided
@@ -164,8 +164,8 @@ def drive(
     rundir.clean(folder)
     finished = standing is not None and standing.position.finished
     repaired = list(write_start(experiment, folder, finished))
-    boards = [TensorBoard(folder)] if experiment.config.record.tensorboard else []
-    recorders = Recorders([*listeners, *boards])
+    sinks = make_sinks(experiment.config.record, listeners)
+    recorders = Recorders([*listeners, *sinks])
     if local := [k for k in experiment.config.objects if k not in ("partition", "data")]:
         recorders.note(f"{', '.join(local)} of this process only: executor.kind = serial")
         builds = [k for k in local if _builds_networks(k, experiment)]
@@ -194,7 +194,7 @@ def drive(
         started = make_executor(experiment, recorders.note)
     else:
         started = start_executor(experiment, standing)
-    with _leaving_no_pieces(folder), closing(started) as executor:
+    with _leaving_no_pieces(folder), ending(sinks), closing(started) as executor:
         if standing is None:
             announce(listeners, "measuring base lines")
             baseline = keep_baseline(experiment, folder)
@@ -204,6 +204,8 @@ def drive(
         loop = Loop(plan, player, rundir.next_attempt(folder, committed))
         standing = loop.run(standing or loop.start())
         write_outputs(experiment, folder, loop, standing)
+        if sinks:
+            announce(listeners, "waiting for tracking tools")
 
 
 @contextmanager

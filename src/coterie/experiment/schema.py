@@ -20,6 +20,7 @@ from coterie.core.formatting import quote
 Spelling = Mapping[str, str]  # the key of a field, where the two differ
 AS_FIELDS: Spelling = MappingProxyType({})
 _TOO_LARGE = 2**63
+_RENAMED = {"record.tensorboard": 'record.to = ["tensorboard"]'}
 _make_adapter = functools.cache(TypeAdapter[Any])  # making one takes far longer than using it
 
 
@@ -63,6 +64,8 @@ def check_keys(
     """Refuse a key that is not known, with the nearest one that is."""
     known = tuple(known)
     for key in given:
+        if (renamed := _RENAMED.get(f"{table}.{key}")) and key not in known:
+            raise ConfigError(f"{table}.{key} has another name now: write {renamed}")
         if key not in known:
             hint = registry.nearest(key, [*known, *main])
             takes = f"; {owner} takes: {', '.join(known) or 'no key'}"

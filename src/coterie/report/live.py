@@ -61,7 +61,7 @@ class LivePage:
         self._problem, self._told = "", False
         self._taken = threading.Event()  # a browser has got the last page
         try:
-            self._server = _Server((ADDRESS, port), _Handler)
+            self._server = _PageServer((ADDRESS, port), _PageHandler)
         except OSError as error:
             raise ConfigError(
                 f"--watch-port {port} cannot be used: {error.strerror or error}; choose another, "
@@ -152,7 +152,7 @@ class LivePage:
         self._ready = end + _SHARE * (end - begin)
 
 
-class _Server(ThreadingHTTPServer):
+class _PageServer(ThreadingHTTPServer):
     """A server whose threads hold nothing up: neither the next request nor the end."""
 
     daemon_threads, block_on_close = True, False
@@ -162,10 +162,10 @@ class _Server(ThreadingHTTPServer):
         """Say nothing: a browser has gone away."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _PageHandler(BaseHTTPRequestHandler):
     """Answers GET and HEAD of the page and of the run's state, and nothing else."""
 
-    server: _Server
+    server: _PageServer
     server_version, sys_version = "coterie", ""
     timeout = _PATIENCE
 

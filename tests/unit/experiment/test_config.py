@@ -108,7 +108,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "local": {"lr": 1e-05, "schedule": "step", "milestones": [2, 5]},
     "evaluate": {"targets": [0.5, 1.0], "with": ["accuracy", {"name": "knn", "k": 20}]},
     "method": {"name": "fedprox", "mu": 1},
-    "record": {"tensorboard": True},
+    "record": {"to": ["tensorboard"]},
 }
 
 
@@ -173,7 +173,7 @@ def test_a_difference_tells_both_values() -> None:
     [
         {"executor": {"kind": "serial", "workers": 3}},
         {"checkpoint": {"every": 1}},
-        {"record": {"tensorboard": True}},
+        {"record": {"to": ["tensorboard"]}},
     ],
 )
 def test_where_and_how_it_runs_is_not_part_of_the_experiment(changes: dict[str, Any]) -> None:

@@ -92,7 +92,7 @@ def test_a_plain_table_has_the_defaults_of_its_class() -> None:
         ("local", {"momentun": 0}, ("local", "'momentun'", "'momentum'", "epochs")),
         ("run", {"round": 3}, ("run", "'round'", "'rounds'")),
         ("evaluate", {"evaluators": []}, ("evaluate", "'evaluators'", "with")),
-        ("record", {"zzz": 1}, ("record", "'zzz'", "tensorboard")),
+        ("record", {"zzz": 1}, ("record", "'zzz'", "online")),
     ],
 )
 def test_a_key_that_does_not_exist_names_the_nearest_and_all(

@@ -1,0 +1,1 @@
+"""Tracking tools that `record.to` names, one file each."""
