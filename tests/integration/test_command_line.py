@@ -38,6 +38,7 @@ KINDS = {
     "datasets": "digits",
     "partitions": "dirichlet",
     "evaluators": "personal",
+    "sinks": "tensorboard",
     "configs": "digits/fedavg",
 }
 KEYS = {

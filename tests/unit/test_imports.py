@@ -163,7 +163,11 @@ def test_the_package_imports_its_public_names_lazily() -> None:
     assert_none(name for name in coterie.__all__ if getattr(coterie, name) is None)
 
 
-EXTRAS = {"ray": "executors.cluster", "flwr": "deploy"}  # and the room that alone may import it
+EXTRAS = {  # and the room that alone may import it
+    "ray": "executors.cluster",
+    "flwr": "deploy",
+    **dict.fromkeys(("mlflow", "tensorboard", "trackio", "wandb"), "sinks"),
+}
 
 
 def test_an_extra_is_imported_only_by_its_own_room_and_only_when_it_is_used() -> None:

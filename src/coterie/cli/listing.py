@@ -23,6 +23,7 @@ _FOLDERS = {
     "datasets": "data/sources",
     "partitions": "data/partitions",
     "evaluators": "evaluate",
+    "sinks": "sinks",
 }
 _KINDS = (*_FOLDERS, "configs", "recipes")
 
@@ -57,7 +58,7 @@ def entries(kind: str) -> dict[str, str]:
 
 
 def show(kind: Annotated[str | None, _KIND] = None, debug: Debug = False) -> None:
-    """List methods, objectives, nets, datasets, partitions, evaluators, configs, recipes."""
+    """List methods, objectives, nets, datasets, partitions, evaluators, sinks, configs, recipes."""
     if kind is not None and kind not in _KINDS:
         hint = registry.nearest(kind, _KINDS) or f"; there are: {', '.join(_KINDS)}"
         raise ConfigError(f"there is nothing called {kind!r} to list{hint}")
