@@ -10,6 +10,9 @@ from typing import final
 from coterie.engine.record import RoundEvent
 from coterie.engine.sink import PROJECT, Sink, Status, TrackedRun, list_values
 
+_KINDS = ("CACHE", "CONFIG", "DATA", "ARTIFACT")  # folders that would be in the home directory
+_LONGEST_TAG = 64
+
 
 @final
 class WeightsAndBiases(Sink):
@@ -22,9 +25,12 @@ class WeightsAndBiases(Sink):
     modules, extra = ("wandb",), "wandb"
 
     def environment(self, run: TrackedRun) -> Mapping[str, str | None]:
-        """Switch reports of errors off, and keep all files in the run directory."""
-        folders = {f"WANDB_{kind}_DIR": str(run.folder / "wandb" / kind.lower()) for kind in _KINDS}
-        return {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true", **folders}
+        """Switch reports of errors off; offline, keep all files in the run directory."""
+        quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+        if run.online:  # it needs the user's own settings
+            return quiet
+        folder = run.folder.absolute() / "wandb"
+        return {**quiet, **{f"WANDB_{kind}_DIR": str(folder / kind.lower()) for kind in _KINDS}}
 
     def start(self, run: TrackedRun) -> None:
         """Open the run under its id, and store the rounds before."""
@@ -65,10 +71,6 @@ class WeightsAndBiases(Sink):
 
         self._run.finish(exit_code=0 if status == "finished" else 1)
         wandb.teardown()  # else the file may still be written when this returns
-
-
-_KINDS = ("CACHE", "CONFIG", "DATA", "ARTIFACT")  # folders that would be in the home directory
-_LONGEST_TAG = 64
 
 
 def _keep_id(folder: Path) -> str:
