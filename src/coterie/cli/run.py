@@ -73,7 +73,7 @@ def run(
             live = stack.enter_context(page)
             recorders.append(live)
             opening.append(f"watch it at {live.url}")
-        display = stack.enter_context(Display(LastingConsole(soft_wrap=True), opening, debug))
+        display = stack.enter_context(Display(LastingConsole(soft_wrap=True), opening, debug=debug))
         result = runner.execute(config, folder, resume, allow_inexact, [display, *recorders])
         if watch:
             live.finish()

@@ -19,7 +19,7 @@ from coterie.engine.sink import Status
 from coterie.executors.launch import import_path
 from coterie.executors.sink_host import KEY, find_sink
 
-_PATIENCE: dict[Status, float] = {"finished": 60.0, "interrupted": 3.0, "failed": 10.0}
+_PATIENCE: dict[Status, float] = {"finished": 120.0, "interrupted": 3.0, "failed": 10.0}
 _PAUSE = 0.02  # seconds between looks at a tool that ends
 _CHUNK = 1 << 16
 

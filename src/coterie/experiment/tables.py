@@ -301,6 +301,8 @@ def read(path: Path) -> Tables:
         check_table(name)
         if not isinstance(table, dict):
             raise ConfigError(f"{path}: {name} must be a table, e.g. [{name}]")
+    if tables.get("record", {}).get("tensorboard") is False:
+        del tables["record"]["tensorboard"]  # in the directories of runs before `record.to`
     return tables
 
 

@@ -185,3 +185,12 @@ def test_wrong_keys_are_refused_before_any_part_is_looked_up() -> None:
 
 def test_the_plain_tables_of_all_shipped_configurations_are_right() -> None:
     assert [request(name, {}).name for name in shipped()] == list(shipped())
+
+
+def test_a_run_from_before_the_tracking_tools_can_still_be_read(tmp_path: Path) -> None:
+    saved = tmp_path / "config.toml"
+    saved.write_text('[record]\ntensorboard = false\nembedding = "auto"\n')
+    assert read(saved) == {"record": {"embedding": "auto"}}
+    saved.write_text("[record]\ntensorboard = true\n")
+    with pytest.raises(ConfigError, match=r'write record\.to = \["tensorboard"\]'):
+        request(str(saved), {})

@@ -10,6 +10,7 @@ from made_run import EVIL, by_name, charts_of, make_run, page_of, sections_of
 
 from coterie.core.errors import CheckpointError
 from coterie.report import write_report
+from coterie.report.page import make_page
 from coterie.report.partition_chart import CLIENTS_SHOWN
 
 
@@ -181,9 +182,9 @@ def test_written_whole_and_where_asked(tmp_path: Path) -> None:
     out = tmp_path / "new" / "page.html"
     assert write_report(folder, out) == out and out.exists()
     assert [path.name for path in out.parent.iterdir()] == ["page.html"]
-    assert 'http-equiv="refresh"' not in out.read_text(encoding="utf-8")
-    again = write_report(folder, out, refresh=5).read_text(encoding="utf-8")
-    assert '<meta http-equiv="refresh" content="5">' in again
+    page = out.read_text(encoding="utf-8")
+    assert "connect-src" not in page and "fetch(" not in page  # a file asks for nothing
+    assert "connect-src 'self'" in make_page(folder, live=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"cannot write .*file: File exists"):
         write_report(folder, tmp_path / "file" / "page.html")

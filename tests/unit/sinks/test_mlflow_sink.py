@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from coterie.sinks.mlflow import MLflow
 @pytest.mark.filterwarnings("ignore")  # of MLflow's own
 @pytest.mark.usefixtures("calls")
 def test_a_run_is_stored_once_in_its_directory_also_after_a_resume(
-    tracker: Any, monkeypatch: pytest.MonkeyPatch
+    tracker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://tracking.example")
     tracker.run(MLflow(), 0, 2, "interrupted")
@@ -26,6 +27,15 @@ def test_a_run_is_stored_once_in_its_directory_also_after_a_resume(
         history = client.get_metric_history(run.info.run_id, name)
         assert sorted(metric.step for metric in history) == [0, 1, 2, 3]
     assert run.data.metrics["accuracy"] == 0.375
+
+    server = f"sqlite:///{tracker.folder}/mlflow/mlflow.db"  # as good as any, for another run
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    tracker.folder = tmp_path / "other-run"
+    tracker.folder.mkdir()
+    tracker.run(MLflow(), 0, 1, "failed", online=True)
+    names = {run.info.run_name: run.info.status for run in client.search_runs(["1"])}
+    assert names == {"my-run": "FINISHED", "other-run": "FAILED"}
+    assert not (tracker.folder / "mlflow" / "mlflow.db").exists()
 
 
 def test_a_server_has_to_be_named(tracker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
