@@ -27,6 +27,7 @@ from coterie.engine.record import Recorder, Recorders
 from coterie.experiment.config import Config
 from coterie.experiment.model_file import read_model_file
 from coterie.experiment.prepare import Experiment, assemble, check_machine, check_rounds
+from coterie.experiment.privacy import check_budget
 from coterie.experiment.result import Result
 from coterie.experiment.run import default_folder, drive, open_folder
 from coterie.experiment.settle import settle_remote
@@ -51,6 +52,7 @@ def serve(
     tests = OwnData(config.data.root) if config.data.root else None
     common = make_common(config)
     check_machine(common)
+    check_budget(common)
     folder = folder or default_folder(common)
     notes, started = Recorders(recorders), list[RemoteSites]()
     with exact.exact_arithmetic(), open_folder(folder, resume, "deploy"):

@@ -35,7 +35,7 @@ from coterie.experiment.config import Config
 from coterie.experiment.given import Divided
 from coterie.experiment.load_data import load_data
 from coterie.experiment.own import GIVEN
-from coterie.experiment.privacy import make_privacy, settle_privacy
+from coterie.experiment.privacy import check_budget, make_privacy, settle_privacy
 from coterie.experiment.settle import settle
 from coterie.nets.heads import Network
 from coterie.nets.precision import check_bf16
@@ -99,6 +99,7 @@ def prepare(config: Config, folder: Path, given: Divided | None = None) -> Exper
     """Load the data, divide it, build the networks, and check that all fits together."""
     check_folder(folder)
     check_machine(config)
+    check_budget(config)
     loaded = load_data(config, given)
     dataset = loaded.dataset
     settled = settle(loaded.config, dataset, loaded.shares)

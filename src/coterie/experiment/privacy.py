@@ -14,7 +14,7 @@ from coterie.engine.privacy import MODEL, Privacy
 from coterie.kit.accounting import check_installed, find_noise
 from coterie.kit.method import FederatedEvaluator
 from coterie.kit.rules import Mean
-from coterie.kit.stages import Stage, plan_rounds, resolve
+from coterie.kit.stages import Stage, resolve
 
 if TYPE_CHECKING:
     from coterie.experiment.config import Config
@@ -66,29 +66,13 @@ def _find_leak(stage: Stage) -> str | None:
     return None
 
 
-def make_privacy(experiment: "Experiment") -> Privacy | None:
-    """Make the terms of a private run; None if it is not one."""
-    config = experiment.config
+def check_budget(config: "Config") -> None:
+    """Check that epsilon can be counted, and that the budget allows what is configured."""
     if not config.privacy.clip:
-        return None
-    return Privacy(config.privacy, config.cohort.fraction, len(experiment.trained.clients))
-
-
-def settle_privacy(experiment: "Experiment") -> tuple[str, ...]:
-    """Check a private run against its data, network and budget; return what to tell the user."""
-    terms = make_privacy(experiment)
-    if terms is None:
-        return ()
+        return
     check_installed()
-    _check_statistics(experiment)
-    config, settings = experiment.config, experiment.config.privacy
-    if settings.delta * terms.clients >= 1.0:
-        raise ConfigError(
-            f"privacy.delta = {settings.delta:g} allows the publication of one of "
-            f"{terms.clients} clients: choose one well below {1.0 / terms.clients:.2g}"
-        )
-    stages = experiment.parts.stages(METHOD)
-    planned = len(plan_rounds(stages, terms.clients, config.run.seed))
+    terms, settings = _make(config), config.privacy
+    planned = _plan(config)
     rounds = terms.count_rounds(planned)
     if not rounds:
         least = find_noise(settings.epsilon, terms.rate, 1, settings.delta, settings.accountant)
@@ -101,6 +85,36 @@ def settle_privacy(experiment: "Experiment") -> tuple[str, ...]:
             f"evaluate.last waits for round {planned}, and privacy.epsilon = {settings.epsilon:g} "
             f"allows {counted(rounds, 'round')}: set run.rounds={rounds}"
         )
+
+
+def make_privacy(experiment: "Experiment") -> Privacy | None:
+    """Make the terms of a private run; None if it is not one."""
+    config = experiment.config
+    return _make(config, len(experiment.trained.clients)) if config.privacy.clip else None
+
+
+def _make(config: "Config", clients: int = 0) -> Privacy:
+    return Privacy(config.privacy, config.cohort.fraction, clients)
+
+
+def _plan(config: "Config") -> int:
+    """Count the rounds of all stages."""
+    return sum(stage.rounds for stage in resolve(config.method, config.run.rounds))
+
+
+def settle_privacy(experiment: "Experiment") -> tuple[str, ...]:
+    """Check a private run against its data and network; return what to tell the user."""
+    terms = make_privacy(experiment)
+    if terms is None:
+        return ()
+    _check_statistics(experiment)
+    settings, planned = terms.settings, _plan(experiment.config)
+    if settings.delta * terms.clients >= 1.0:
+        raise ConfigError(
+            f"privacy.delta = {settings.delta:g} allows the publication of one of "
+            f"{terms.clients} clients: choose one well below {1.0 / terms.clients:.2g}"
+        )
+    rounds = terms.count_rounds(planned)
     text = (
         f"differential privacy for clients: updates clipped to {settings.clip:g}, noise "
         f"{settings.noise:g}, each client in a round with probability {terms.rate:g}: epsilon "
