@@ -24,6 +24,7 @@ from coterie.engine.sink import Sink, TrackedRun
 
 KEY = "record.to"
 _GRACE = 5.0  # seconds to store what there is, once the main process has ended
+_CHUNK = 1 << 16  # bytes
 Message = dict[str, Any]
 
 
@@ -72,9 +73,12 @@ def serve(inbox: "queue.SimpleQueue[Message]", out: IO[str]) -> None:
         print(json.dumps({"failed": reason, "trace": traceback.format_exc()}), file=out, flush=True)
 
 
-def _listen(source: IO[str], inbox: "queue.SimpleQueue[Message]") -> None:
-    for line in source:
-        inbox.put(json.loads(line))
+def _listen(source: int, inbox: "queue.SimpleQueue[Message]") -> None:
+    rest = b""
+    while chunk := os.read(source, _CHUNK):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            inbox.put(json.loads(line))
     inbox.put({"kind": "end", "status": "interrupted"})
     time.sleep(_GRACE)
     os.killpg(0, signal.SIGKILL)
@@ -82,7 +86,7 @@ def _listen(source: IO[str], inbox: "queue.SimpleQueue[Message]") -> None:
 
 def main() -> None:
     """Use stdin and stdout for messages; what a tool prints is dropped."""
-    source, out = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    source, out = os.dup(0), os.fdopen(os.dup(1), "w")
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)

@@ -59,9 +59,12 @@ const bringToLife = node => {
   node.querySelectorAll('section[id]').forEach(section => watcher.observe(section));
 };
 
-const line = html('p', { class: 'live', role: 'status' });
+const line = html('p', { class: 'live' });
 document.body.prepend(line);
-const say = text => { if (line.textContent !== text) line.textContent = text; };
+const say = (text, isLast) => {
+  if (isLast) line.setAttribute('role', 'status'); // read out; every second would be too often
+  if (line.textContent !== text) line.textContent = text;
+};
 
 const ask = async path => {
   const answer = await fetch(path, { cache: 'no-store' });
@@ -86,10 +89,10 @@ const follow = async () => {
   }
   if (failures >= TRIES) {
     line.classList.add('gone');
-    say('No answer any more: the run was stopped, or its process has ended. Reload once it is resumed.');
+    say('No answer any more: the run was stopped, or its process has ended. Reload once it is resumed.', true);
     return;
   }
-  if (!failures) say(state.text);
+  if (!failures) say(state.text, state.over);
   if (page) {
     shown = page[1];
     show(page[0]);

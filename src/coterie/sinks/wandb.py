@@ -50,8 +50,13 @@ class WeightsAndBiases(Sink):
             mode="online" if run.online else "offline",
             resume="allow" if run.online else None,
             settings=wandb.Settings(
-                **{"console": "off", "disable_git": True, "save_code": False, "silent": True},
-                **{f"x_disable_{what}": True for what in ("stats", "meta", "machine_info")},
+                console="off",
+                disable_git=True,
+                save_code=False,
+                silent=True,
+                x_disable_machine_info=True,
+                x_disable_meta=True,
+                x_disable_stats=True,
             ),
         )
         for event in run.history:
