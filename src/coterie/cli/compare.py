@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -89,7 +90,8 @@ def compare(
     for method, number in itertools.product(methods, range(seeds)):
         chosen = method_config(method, config, scale_rate(method, config, overrides), number)
         trials.append(make_trial(method, f"{method}-seed={chosen.run.seed}", chosen, out))
-    tabulate(trials, out)
+    words = ["compare", *arguments, "--config", config, "--seeds", str(seeds)]
+    tabulate(trials, out, words)
 
 
 def sweep(
@@ -122,7 +124,7 @@ def sweep(
         shown = [change for change, axis in zip(changes, axes, strict=True) if len(axis) > 1]
         row = " ".join(change for change in shown if not change.startswith("run.seed=")) or "all"
         trials.append(make_trial(row, " ".join(shown) or "all", chosen, out))
-    tabulate(trials, out)
+    tabulate(trials, out, ["sweep", *arguments])
 
 
 def check_seeds(seeds: int) -> None:
@@ -177,9 +179,13 @@ def _make_stem(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.=-]+", "-", text)[:_LONGEST]
 
 
-def tabulate(trials: Sequence["Trial"], out: Path) -> None:
-    """Run the trials, print their table and write it beside the runs; raise if one failed."""
-    from coterie.cli.comparison import make_table, summarise, to_json
+def tabulate(trials: Sequence["Trial"], out: Path, words: Sequence[str]) -> None:
+    """Run the trials, print their table and write it beside the runs; raise if one failed.
+
+    `words` are the command and its arguments, for the page.
+    """
+    from coterie.cli.comparison import make_rows, make_table, summarise_runs, to_json
+    from coterie.report.comparison_page import write_comparison
     from coterie.reproduce.runs import explain_interrupts, raise_failures, run_trials
 
     runs: list[Ended] = []
@@ -189,13 +195,15 @@ def tabulate(trials: Sequence["Trial"], out: Path) -> None:
             typer.echo(ended.describe(len(trials), describe(ended)))
     failures = [(ended.trial.name, ended.error) for ended in runs if ended.error]
     if len(failures) < len(runs):
-        summary, settings = summarise(runs), trials[0].config.evaluate
-        table = make_table(summary, settings.targets)
+        summary, settings = summarise_runs(runs), trials[0].config.evaluate
+        table = make_table(summary, settings)
         typer.echo(f"\n{table.to_text(find_width())}")
         folder = out / "tables" / name_table(trials)
         replace_durably(folder / "table.json", to_json(summary, settings, runs))
         replace_durably(folder / "table.txt", f"{table.to_text(_FILE_WIDTH)}\n".encode())
-        typer.echo(f"kept in {folder}")
+        command = shlex.join(["coterie", *words, "--out", str(out)])
+        page = write_comparison(make_rows(runs), folder / "report.html", command)
+        typer.echo(f"kept in {folder}\npage {page}")
     raise_failures(failures, len(runs))
 
 

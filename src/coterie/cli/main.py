@@ -24,6 +24,7 @@ from coterie.cli import (
     listing,
     partition,
     predict,
+    report,
     reproduce,
     run,
 )
@@ -51,6 +52,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], str]] = {  # with the line in th
     "compare": (compare.compare, "Run several methods in one setting, in one table."),
     "sweep": (compare.sweep, "Run one method over a grid of values."),
     "reproduce": (reproduce.reproduce, "Run the table of a paper again."),
+    "report": (report.report, "Write one page for one run or many."),
     "partition": (partition.partition, "Show who would hold what, without training."),
     "download": (download.download, "Download a data set from its official URL."),
     "list": (listing.show, "List what a configuration may name."),

@@ -16,6 +16,7 @@ KernelKind = Literal["auto", "native", "torch"]
 NormKind = Literal["bn", "gn", "pn", "none"]
 Peers = Literal["views", "images"]  # who is normalised together by PN in training
 GROUPS = 16  # of channels, in GN and PN
+WITHOUT_EFFECT = ("executor", "checkpoint", "record")  # tables that change no result
 Standardise = Literal["federated", "site", "none"]
 Missing = Literal["mean", "drop", "refuse"]
 

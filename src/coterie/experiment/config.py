@@ -14,6 +14,7 @@ from typing import Any
 from coterie.core import registry, settings
 from coterie.core.errors import ConfigError
 from coterie.core.formatting import quote
+from coterie.core.settings import WITHOUT_EFFECT
 from coterie.data.augment import make_augment
 from coterie.data.partition import load_class
 from coterie.data.skew import Skewed
@@ -41,7 +42,6 @@ from coterie.nets.weights import pin
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # keys that TOML takes without quotes
 _WITHOUT_CLASSIFIER = ("knn", "geometry")  # the evaluators of objectives without labels
 _LOWER = ("loss", "uniformity")  # parts of the names of such metrics
-_UNHASHED = ("executor", "checkpoint", "record")
 # keys that earlier runs do not have: at these values they are the same experiment as without them
 _LATER: dict[str, dict[str, Any]] = {
     "data": {"test": ""},
@@ -91,7 +91,7 @@ class Config:
 
     def identity(self) -> Tables:
         """Return the tables that make the experiment; the others may change in a run."""
-        return {name: table for name, table in self.tables.items() if name not in _UNHASHED}
+        return {name: table for name, table in self.tables.items() if name not in WITHOUT_EFFECT}
 
     def hash(self) -> str:
         """Compute a hash that is equal for runs of the same experiment."""

@@ -6,11 +6,12 @@ as HTML.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from coterie.core.formatting import shorten
 from coterie.engine.record import RoundEvent
 
+_T = TypeVar("_T")
 Spec = dict[str, Any]  # a chart or a part of it, as JSON
 History = Sequence[RoundEvent]
 Points = Sequence[tuple[float, float]]
@@ -45,17 +46,20 @@ def make_share_axis(name: str = "accuracy") -> Spec:
 
 
 def make_series(
-    points: Points, name: str, colour: str, dash: str = "solid", spread: Sequence[float] = ()
+    points: Points,
+    name: str,
+    colour: str,
+    dash: str = "solid",
+    band: Points = (),
+    most: int = DRAWN,
 ) -> list[Spec]:
-    """Make one line, with a band of `spread` either side of it; nothing for no points.
+    """Make one line, with a band from the lower to the upper of each pair; nothing for no points.
 
-    Of very many points some are left out, evenly; the first and the last stay.
+    Of more points than `most` some are left out, evenly; the first and the last stay.
     """
     if not points:
         return []
-    if len(points) > DRAWN:
-        kept = [i * (len(points) - 1) // (DRAWN - 1) for i in range(DRAWN)]
-        points, spread = [points[i] for i in kept], [spread[i] for i in kept] if spread else ()
+    points, band = thin(points, most), thin(band, most)
     line: Spec = {
         "name": name,
         "colour": colour,
@@ -63,10 +67,16 @@ def make_series(
         "x": [_trim(x) for x, _ in points],
         "y": [_trim(y) for _, y in points],
     }
-    if spread:
-        both = list(zip(line["y"], spread, strict=True))
-        line |= {"low": [_trim(y - s) for y, s in both], "high": [_trim(y + s) for y, s in both]}
+    if band:
+        line |= {"low": [_trim(low) for low, _ in band], "high": [_trim(high) for _, high in band]}
     return [line]
+
+
+def thin(items: Sequence[_T], most: int) -> Sequence[_T]:
+    """Leave some of very many items out, evenly; the first and the last stay."""
+    if len(items) <= most:
+        return items
+    return [items[i * (len(items) - 1) // (most - 1)] for i in range(most)]
 
 
 def _trim(value: float) -> float:

@@ -21,6 +21,11 @@ from coterie.report.chart import (
     mark_stages,
 )
 
+AXES = {  # of `list_ways`
+    "round": make_round_axis(),
+    "data sent": make_axis("sent so far, up and down (MB)"),
+    "time": make_axis("seconds so far, evaluation included"),
+}
 _LOSSES = {
     "train_loss": ("training", "orange", "dash"),
     "train_personal_loss": ("training of the clients' own models", "brown", "dashdot"),
@@ -50,15 +55,8 @@ def chart_metric(
     history: History, metric: str, targets: Sequence[float], base_lines: Mapping[str, float]
 ) -> Chart | None:
     """Chart the metric of a run by round, by data sent and by time; None if it has no values."""
-    sent = accumulate((e.bytes_up + e.bytes_down) / MEGABYTE for e in history)
-    spent = accumulate(event.seconds for event in history)
-    ways = (
-        ("round", make_round_axis(), [event.round + 1.0 for event in history]),
-        ("data sent", make_axis("sent so far, up and down (MB)"), list(sent)),
-        ("time", make_axis("seconds so far, evaluation included"), list(spent)),
-    )
     begun, views = list_stages(history), list[Spec]()
-    for name, axis, at in ways:
+    for (name, axis), at in zip(AXES.items(), list_ways(history), strict=True):
         if name != "round" and not at[-1]:
             continue
         series = _list_series(history, metric, at)
@@ -86,6 +84,13 @@ def chart_metric(
     return Chart(words.begin(name), spec, note.strip())
 
 
+def list_ways(history: History) -> tuple[list[float], list[float], list[float]]:
+    """List how far a run was after each round: in rounds, megabytes sent and seconds."""
+    sent = accumulate((e.bytes_up + e.bytes_down) / MEGABYTE for e in history)
+    spent = accumulate(event.seconds for event in history)
+    return [event.round + 1.0 for event in history], list(sent), list(spent)
+
+
 def _list_series(history: History, metric: str, at: Sequence[float]) -> list[Spec]:
     """List the lines of a metric: global, over the clients, and the metric if it is another."""
     own, mean, std, worst = list_own(metric)
@@ -94,15 +99,14 @@ def _list_series(history: History, metric: str, at: Sequence[float]) -> list[Spe
         wanted = ((x, e) for x, e in zip(at, history, strict=True) if e.skipped or not skipped)
         return [(x, event.metrics[key]) for x, event in wanted if key in event.metrics]
 
-    spread = [e.metrics[std] for e in history if mean in e.metrics and std in e.metrics]
-    if len(spread) != len(points(mean)):
-        spread = []
+    both = [e.metrics for e in history if mean in e.metrics and std in e.metrics]
+    band = [(m[mean] - m[std], m[mean] + m[std]) for m in both]
+    if len(band) != len(points(mean)):
+        band = []
+    if words.is_share(metric):
+        band = [(max(0.0, low), min(1.0, high)) for low, high in band]
     lines = make_series(points(own), "global test set", "blue")
-    clients = make_series(points(mean), "clients' own test data, mean", "green", "dash", spread)
-    if words.is_share(metric) and spread:
-        clients[0]["low"] = [max(0.0, low) for low in clients[0]["low"]]
-        clients[0]["high"] = [min(1.0, high) for high in clients[0]["high"]]
-    lines += clients
+    lines += make_series(points(mean), "clients' own test data, mean", "green", "dash", band)
     lines += make_series(points(worst), "clients' worst decile", "orange", "dot")
     if metric not in (own, mean, std, worst):
         lines += make_series(points(metric), words.name_metric(metric), "purple", "dashdot")

@@ -13,12 +13,16 @@ _POLICY = (
 )
 # A page that follows a run may ask the server that it came from, and nobody else.
 LIVE_POLICY = f"{_POLICY}; connect-src 'self'; base-uri 'none'; form-action 'none'"
-_SCRIPTS = ("draw_base.js", "draw_lines.js", "draw_grid.js", "draw_points.js", "draw.js")
+_SCRIPTS = (
+    *("draw_base.js", "draw_lines.js", "draw_grid.js", "draw_strips.js", "draw_points.js"),
+    *("draw.js", "sort.js"),
+)
 _LIVE_SCRIPT = "live.js"
 _NO_ICON = '<link rel="icon" href="data:,">\n'  # else browsers ask the server for one
 NO_SCRIPT = (
     '<noscript><p class="note">The figures need JavaScript; the tables do not.</p></noscript>'
 )
+_ACROSS = 6  # tiles on a line, at most
 # titles of sections with their texts, in order
 Sections = Sequence[tuple[str, str]]
 
@@ -85,3 +89,14 @@ def format_figure(chart: Chart) -> str:
 def format_details(summary: str, text: str) -> str:
     """Format a text that is folded until it is asked for."""
     return f"<details><summary>{escape(summary)}</summary>\n{text}</details>"
+
+
+def format_tiles(tiles: Iterable[tuple[str, str, str]]) -> str:
+    """Format numbers in boxes, each with its name above and a remark below."""
+    boxes = [
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}"
+        f"{f'<small>{escape(more)}</small>' if more else ''}</dd></div>"
+        for name, value, more in tiles
+    ]
+    across = len(boxes) if len(boxes) <= _ACROSS else -(-len(boxes) // 2)
+    return f'<dl class="tiles" style="--across:{min(across, _ACROSS)}">{"".join(boxes)}</dl>'

@@ -15,6 +15,7 @@ from coterie.report.document import (
     format_figure,
     format_figures,
     format_note,
+    format_tiles,
     make_document,
 )
 from coterie.report.partition_chart import chart_partition, format_measures
@@ -22,9 +23,8 @@ from coterie.report.read import Run, read_run
 from coterie.report.scatter import chart_embedding
 from coterie.report.summary import Headline, describe_result, make_headline
 
-_SEAL = b"<!-- SHA-256 of the rounds: "
+SEAL = b"<!-- SHA-256 of the rounds: "
 _GIVEN = "given"  # `data.name` of samples that a Python program passed
-_ACROSS = 6  # tiles on a line, at most
 _ENVIRONMENT = {
     "coterie": "Coterie",
     "torch": "PyTorch",
@@ -63,7 +63,7 @@ def is_whole(run: Path) -> bool:
     """
     try:
         page = (run / "report.html").read_bytes()
-        body, tag, rest = page.rpartition(_SEAL)
+        body, tag, rest = page.rpartition(SEAL)
         return tag + rest == _seal(body, run) if tag else page.endswith(b"</html>\n")
     except OSError:
         return False
@@ -74,7 +74,7 @@ def _seal(page: bytes, run: Path) -> bytes:
     rounds = run / "metrics.jsonl"
     data = rounds.read_bytes() if rounds.exists() else b""
     hashes = [hashlib.sha256(part).hexdigest() for part in (data, page)]
-    return _SEAL + b"%b, of the lines above: %b -->\n" % tuple(map(str.encode, hashes))
+    return SEAL + b"%b, of the lines above: %b -->\n" % tuple(map(str.encode, hashes))
 
 
 def _list_opening(run: Run, head: Headline, title: str) -> Iterator[str]:
@@ -84,9 +84,7 @@ def _list_opening(run: Run, head: Headline, title: str) -> Iterator[str]:
     yield f"<h1>{escape(title)}</h1>"
     text = describe_result(head, title, len(run.partition.clients), baseline)
     yield f'<p class="lead">{escape(text)}</p>'
-    tiles = list(_list_tiles(head, run.table("privacy").get("delta")))
-    across = len(tiles) if len(tiles) <= _ACROSS else -(-len(tiles) // 2)
-    yield f'<dl class="tiles" style="--across:{min(across, _ACROSS)}">{"".join(tiles)}</dl>'
+    yield format_tiles(_list_tiles(head, run.table("privacy").get("delta")))
     if trouble := tables.describe_trouble(run.history):
         reasons = "".join(tables.list_losses(run.history))
         yield (
@@ -96,28 +94,23 @@ def _list_opening(run: Run, head: Headline, title: str) -> Iterator[str]:
     yield "".join(map(format_note, run.notes))
 
 
-def _list_tiles(head: Headline, delta: float | None = None) -> Iterator[str]:
+def _list_tiles(head: Headline, delta: float | None = None) -> Iterator[tuple[str, str, str]]:
     name = words.name_metric(head.metric)
     for when, measured in (("at the end", head.final), ("at best", head.best)):
         if measured is not None:
-            yield _tile(f"{name} {when}", f"{measured[0]:.4f}", f"round {measured[1] + 1:,}")
+            yield f"{name} {when}", f"{measured[0]:.4f}", f"round {measured[1] + 1:,}"
     for target in head.targets:
         spent, more = "not reached", f"in {counted(head.rounds, 'round')}"
         if target.rounds is not None and target.bytes is not None:
             spent = counted(target.rounds, "round")
             more = f"{format_bytes(target.bytes)} both ways"
-        yield _tile(f"to {name} {target.value:g}", spent, more)
+        yield f"to {name} {target.value:g}", spent, more
     if head.epsilon is not None and delta:
-        yield _tile("epsilon", f"{head.epsilon:.4g}", f"at delta {delta:g}")
-    yield _tile("rounds", f"{head.rounds:,}", f"{head.skipped:,} skipped")
+        yield "epsilon", f"{head.epsilon:.4g}", f"at delta {delta:g}"
+    yield "rounds", f"{head.rounds:,}", f"{head.skipped:,} skipped"
     up = format_bytes(head.bytes_up)
-    yield _tile("sent, to train", format_bytes(head.bytes_up + head.bytes_down), f"{up} of it up")
-    yield _tile("time", duration(head.seconds), "sum over the rounds")
-
-
-def _tile(name: str, value: str, more: str) -> str:
-    small = f"<small>{escape(more)}</small>" if more else ""
-    return f"<div><dt>{escape(name)}</dt><dd>{escape(value)}{small}</dd></div>"
+    yield "sent, to train", format_bytes(head.bytes_up + head.bytes_down), f"{up} of it up"
+    yield "time", duration(head.seconds), "sum over the rounds"
 
 
 def _list_sections(run: Run, head: Headline) -> Iterator[tuple[str, str]]:

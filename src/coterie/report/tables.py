@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -12,22 +13,52 @@ _ROUNDS = 500  # of which digests are listed
 _REASONS = 200  # rows of the table of losses
 
 
+@dataclass(frozen=True)
+class TableCell:
+    """A cell of a table that is more than a text."""
+
+    text: str
+    value: float | None = None  # by which it is sorted
+    kind: str = ""  # a class of `style.css` for its text
+    link: str = ""  # an address, already quoted
+
+
 def format_table(
-    rows: Sequence[Sequence[str]],
+    rows: Sequence[Sequence[str | TableCell]],
     head: Sequence[str] = (),
     numbers: Collection[int] = (),
     caption: str = "",
+    *,
+    name: str = "",
+    groups: Sequence[tuple[str, int]] = (),
 ) -> str:
-    """Format a table; the first column holds names, those in `numbers` hold numbers."""
+    """Format a table; the first column holds names, those in `numbers` hold numbers.
+
+    A table with a `name` can be sorted in the browser and saved under it. `groups` are heads above
+    the head, each with the number of columns that it spans.
+    """
     kinds = {0: ' class="name"'} | dict.fromkeys(numbers, ' class="number"')
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    top = "".join(f"<th{kinds.get(i, '')}>{escape(name)}</th>" for i, name in enumerate(head))
-    top = f"<thead><tr>{top}</tr></thead>" if head else ""
+    above = "".join(f'<th colspan="{wide}">{escape(text)}</th>' for text, wide in groups)
+    above = f'<tr class="groups">{above}</tr>' if groups else ""
+    top = "".join(f"<th{kinds.get(i, '')}>{escape(text)}</th>" for i, text in enumerate(head))
+    top = f"<thead>{above}<tr>{top}</tr></thead>" if head else ""
     body = ""
     for row in rows:
-        cells = (f"<td{kinds.get(i, '')}>{escape(cell)}</td>" for i, cell in enumerate(row))
+        cells = (_format_cell(cell, kinds.get(i, "")) for i, cell in enumerate(row))
         body += f"<tr>{''.join(cells)}</tr>\n"
-    return f'<div class="table"><table>{title}{top}<tbody>{body}</tbody></table></div>\n'
+    text = f'<div class="table"><table>{title}{top}<tbody>{body}</tbody></table></div>\n'
+    return f'<div class="sortable" data-name="{escape(name)}">{text}</div>' if name else text
+
+
+def _format_cell(cell: str | TableCell, kind: str) -> str:
+    if isinstance(cell, str):
+        return f"<td{kind}>{escape(cell)}</td>"
+    text = escape(cell.text)
+    text = f'<a href="{escape(cell.link)}">{text}</a>' if cell.link else text
+    text = f'<span class="{cell.kind}">{text}</span>' if cell.kind else text
+    value = f' data-value="{cell.value:.9g}"' if cell.value is not None else ""
+    return f"<td{kind}{value}>{text}</td>"
 
 
 def describe_trouble(history: Sequence[RoundEvent]) -> str:
@@ -73,14 +104,15 @@ def list_settings(config: Mapping[str, Any]) -> Iterator[str]:
     loose = {key: value for key, value in config.items() if not isinstance(value, dict)}
     tables = {key: value for key, value in config.items() if key not in loose}
     for name, values in ({"": loose} | tables).items():
-        if rows := list(_flat(values)):
+        if rows := list(flatten(values)):
             yield format_table(rows, caption=name)
 
 
-def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+def flatten(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """List the keys of a table and of those in it, `options.mu`, with their values as text."""
     for key, value in values.items():
         if isinstance(value, dict) and value:
-            yield from _flat(value, f"{above}{key}.")
+            yield from flatten(value, f"{above}{key}.")
         else:
             text = value if isinstance(value, str) else json.dumps(value, default=str)
             yield f"{above}{key}", text

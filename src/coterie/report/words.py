@@ -77,10 +77,16 @@ SHARES = ("accuracy", "balanced_accuracy", "auroc", "knn", "probe", "ccvr")
 
 def name_run(method: str, objective: str, dataset: str) -> str:
     """Name a run as a heading does: `MOON on digits`, `FedAvg with SimSiam on digits`."""
+    title = name_method(method, objective)
+    return f"{title} on {dataset}" if title else dataset
+
+
+def name_method(method: str, objective: str) -> str:
+    """Name a method, with its objective where that says more: `FedAvg with SimSiam`."""
     title = _METHODS.get(method, method)
     if objective in _OBJECTIVES and method not in _OWN:
         title = f"{title} with {_OBJECTIVES[objective]}"
-    return f"{title} on {dataset}" if title else dataset
+    return title
 
 
 def get_stem(metric: str) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from coterie.core import registry
 from coterie.core.errors import ConfigError
+from coterie.core.settings import WITHOUT_EFFECT
 from coterie.experiment import config as configuration
 from coterie.experiment.outputs import REPORT
 from coterie.experiment.tables import Tables, by_table, shipped, tables_of
@@ -19,7 +20,6 @@ from coterie.reproduce.recipe import Column, Grid, Recipe, Row, Scale, Target, g
 
 HELD = 0.1  # the share of the training samples that is set aside to choose the point of a grid
 _SHORT = 12
-_UNMENTIONED = ("executor", "checkpoint", "record")  # tables that change no result
 
 
 @dataclass(frozen=True)
@@ -332,7 +332,7 @@ def _find_changes(study: Study, cell: Cell) -> dict[str, Any]:
         f"{table}.{key}": value
         for table, values in config.tables.items()
         for key, value in values.items()
-        if table not in _UNMENTIONED and f"{table}.{key}" not in grid
+        if table not in WITHOUT_EFFECT and f"{table}.{key}" not in grid
         if key not in base[table] or base[table][key] != value
     }
 

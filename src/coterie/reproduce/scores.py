@@ -4,7 +4,6 @@ All accuracies are fractions here, whatever the paper prints.
 """
 
 import functools
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from coterie.core.formatting import TextTable
 from coterie.engine.record import RoundEvent
 from coterie.report.line_chart import Curve
+from coterie.report.spread import deviation
 from coterie.reproduce.plan import Cell, Point, Study
 from coterie.reproduce.recipe import Column, Recipe, Row
 
@@ -321,31 +321,3 @@ def average_curves(runs: Sequence[Score]) -> Curve:
         for round in (curves[0] if curves else ())
         if all(round in curve for curve in curves)
     )
-
-
-def deviation(values: Sequence[float]) -> float | None:
-    """The sample standard deviation; None where there are fewer than two values."""
-    return statistics.stdev(values) if len(values) > 1 else None
-
-
-def gap(
-    first: Mapping[int, float], second: Mapping[int, float], usual: Sequence[float] = ()
-) -> tuple[float, float | None]:
-    """The mean difference of two rows by seed, and its spread; None where that is not known.
-
-    A seed draws the data's division too, which moves all rows alike: rows are compared on the
-    seeds that both have. On two or more the spread is the deviation of the differences; on one it
-    is that of two runs with the deviation of `usual`, the reference's values. Rows without a
-    common seed have each its own deviation, or that of `usual` where it has one seed.
-    """
-    common = sorted(first.keys() & second.keys())
-    differences = [first[seed] - second[seed] for seed in common]
-    if len(common) > 1:
-        return statistics.fmean(differences), statistics.stdev(differences)
-    own, other = list(first.values()), list(second.values())
-    known = [statistics.stdev(values) for values in (usual, own, other) if len(values) > 1]
-    if common:
-        return differences[0], math.hypot(known[0], known[0]) if known else None
-    difference = statistics.fmean(own) - statistics.fmean(other)
-    each = (statistics.stdev(v) if len(v) > 1 else known[0] for v in (own, other))
-    return difference, math.hypot(*each) if known else None

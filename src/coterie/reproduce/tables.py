@@ -12,9 +12,10 @@ from typing import Any
 
 import coterie
 from coterie.core.formatting import TextTable
+from coterie.report.spread import gap
 from coterie.reproduce.plan import Cell, describe_changes
 from coterie.reproduce.recipe import Column, Recipe
-from coterie.reproduce.scores import NONE, WINDOWS, CellScore, GridScore, Outcome, gap
+from coterie.reproduce.scores import NONE, WINDOWS, CellScore, GridScore, Outcome
 from coterie.reproduce.verdicts import Finding, check_claim, format_rounds
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 
+from coterie.report.spread import gap
 from coterie.reproduce.recipe import Claim, Recipe
-from coterie.reproduce.scores import NONE, WINDOWS, CellScore, Outcome, Scores, gap, summarise
+from coterie.reproduce.scores import NONE, WINDOWS, CellScore, Outcome, Scores, summarise
 
 WITHIN, DIRECTION, NOT, FAILED = "within", "direction", "not reproduced", "failed"
 HOLDS, FAILS, UNTESTED = "holds", "does not hold", "not tested here"

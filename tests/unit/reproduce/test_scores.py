@@ -9,10 +9,11 @@ import pytest
 from made_recipe import Values, add, concluded, paper_study, tables
 
 from coterie.engine.record import RoundEvent
+from coterie.report.spread import gap
 from coterie.reproduce.plan import Cell, make_study
 from coterie.reproduce.recipe import Column, Row, parse
 from coterie.reproduce.runs import list_trials
-from coterie.reproduce.scores import Scores, find_round, gap, score_run
+from coterie.reproduce.scores import Scores, find_round, score_run
 from coterie.reproduce.verdicts import conclude, judge
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from made_recipe import recipe
 
-from coterie.reproduce.scores import CellScore, deviation
+from coterie.report.spread import deviation
+from coterie.reproduce.scores import CellScore
 from coterie.reproduce.verdicts import judge
 
 
