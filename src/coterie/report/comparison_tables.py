@@ -69,9 +69,8 @@ def format_summary(
             TableCell(known.show(c), v.mean if (v := known.values.get(c)) else None)
             for c in columns
         ]
-        mark = "" if row.finished or not row.counted else " (unfinished)"
         runs = TableCell(str(known.runs), known.runs)
-        lines.append([f"{row.name}{mark}", runs, *cells, TableCell(show_ratio(ratio), ratio)])
+        lines.append([f"{row.name}{_mark(row)}", runs, *cells, TableCell(show_ratio(ratio), ratio)])
     head = ["row", "runs", *(_name_column(column, metric) for column in columns), "time ratio"]
     note = (
         "Mean over seeds and, behind ±, their standard deviation; - is not measured or never "
@@ -80,6 +79,12 @@ def format_summary(
     )
     table = format_table(lines, head, range(1, len(head)), name=f"Table, {metric}")
     return table + format_note(note + _describe_rest(len(rows), most))
+
+
+def _mark(row: RunRow) -> str:
+    if row.finished:
+        return ""
+    return " (failed)" if any(m.failure for m in row.members) else " (unfinished)"
 
 
 def _describe_rest(rows: int, most: int) -> str:

@@ -15,20 +15,13 @@ Finals = Mapping[str, Mapping[int, float]]  # by row, then by seed
 
 
 def list_finals(rows: Sequence[RunRow], metric: str) -> dict[str, dict[int, float]]:
-    """List the final values of the rows that measured a metric, by seed."""
-    finals = {row.name: row.list_finals(metric) for row in rows}
-    return {name: values for name, values in finals.items() if values}
+    """List the final values of the rows that measured a metric, by seed.
 
-
-def describe_rows(rows: Sequence[RunRow]) -> str:
-    """Say what was compared: methods, data, runs, seeds."""
-    runs = sum(len(row.members) for row in rows)
-    data = list_first([name for name in list_data(rows) if name])
-    seeds = {m.seed for row in rows for m in row.members}
-    return (
-        f"{counted(len(rows), 'row')} of {counted(runs, 'run')}"
-        f"{f' on {data}' if data else ''}, {counted(len(seeds), 'seed')}"
-    )
+    Rows without a finished run are compared only where no row has one.
+    """
+    measured = [(row, values) for row in rows if (values := row.list_finals(metric))]
+    finished = [(row, values) for row, values in measured if row.finished]
+    return {row.name: values for row, values in finished or measured}
 
 
 def list_data(rows: Sequence[RunRow]) -> dict[str, list[str]]:
@@ -47,6 +40,7 @@ def describe_outcome(rows: Sequence[RunRow], metric: str) -> str:
     finals, name = list_finals(rows, metric), name_metric(metric)
     if not finals:
         return "Nothing was measured on test data."
+    soon = "" if any(row.finished for row in rows if row.name in finals) else "So far "
     if len(list_data([row for row in rows if row.name in finals])) > 1:
         return f"The rows are on different data, so no {name} is compared here."
     ranked = sorted(finals, key=lambda row: -fmean(finals[row].values()))
@@ -59,7 +53,8 @@ def describe_outcome(rows: Sequence[RunRow], metric: str) -> str:
         return f"{best} ends with {name} {value}{apart}; there is no other row to compare it with."
     other = first if best != first else ranked[1]
     difference = _describe_difference(best, finals[best], other, finals[other], first)
-    return f"{best} has the highest {name} at the end, {value}. {difference}"
+    when = "at the end" if not soon else "of the last rounds"
+    return f"{soon}{best} has the highest {name} {when}, {value}. {difference}"
 
 
 def _describe_difference(

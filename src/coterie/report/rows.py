@@ -75,11 +75,13 @@ class RunRow:
 
     def list_finals(self, metric: str) -> dict[int, float]:
         """List the last measured value of a metric by seed."""
-        values = {
-            seed: [e.metrics[metric] for e in run.history if metric in e.metrics]
+        last = {
+            seed: next(
+                (e.metrics[metric] for e in reversed(run.history) if metric in e.metrics), None
+            )
             for seed, run in self.counted.items()
         }
-        return {seed: measured[-1] for seed, measured in values.items() if measured}
+        return {seed: value for seed, value in last.items() if value is not None}
 
 
 def read_member(folder: Path, failure: str = "", config: Mapping[str, Any] | None = None) -> Member:

@@ -6,15 +6,15 @@ from html import escape
 from pathlib import Path
 
 from coterie.core.files import replace_durably
-from coterie.report import line_chart, tables
+from coterie.report import line_chart
 from coterie.report.chart import Chart, make_axis, make_looks, make_round_axis, make_series
 from coterie.report.document import format_body, format_figures, format_note, make_document
+from coterie.reproduce import page_tables
 from coterie.reproduce.further_curves import Rows, read_rows
 from coterie.reproduce.recipe import Column
 from coterie.reproduce.scores import Outcome
-from coterie.reproduce.tables import introduce, list_sections, to_json, to_markdown
+from coterie.reproduce.tables import CLAIMS, introduce, list_sections, to_json, to_markdown
 
-_NUMBER = re.compile(r"-?|-, -|[-+>]?\d[\d.,]*( ± [\d.]+)?(, [\d.]+)?|failed")
 _BESIDE = 5  # rows up to which two charts are beside each other
 
 
@@ -24,8 +24,9 @@ def write_outcome(outcome: Outcome, out: Path) -> Path:
     replace_durably(folder / "outcome.json", to_json(outcome))
     replace_durably(folder / "table.md", to_markdown(outcome).encode())
     further = {metric: read_rows(outcome, metric) for metric in study.recipe.draw}
-    page = make_document(study.title, _make_body(outcome, further))
-    replace_durably(folder / "report.html", page.encode())
+    page = folder / "report.html"
+    text = make_document(study.title, _make_body(outcome, further, page))
+    replace_durably(page, text.encode())
     for column in study.columns:
         curves = [(row.name, outcome.cell(row.name, column.name).curve) for row in study.rows]
         if lines := [line for line in curves if len(line[1]) > 1]:
@@ -40,38 +41,48 @@ def write_outcome(outcome: Outcome, out: Path) -> Path:
     return folder
 
 
-def _make_body(outcome: Outcome, further: Mapping[str, Rows]) -> str:
+def _make_body(outcome: Outcome, further: Mapping[str, Rows], page: Path) -> str:
     study = outcome.study
-    head = [f"<h1>{escape(study.title)}</h1>"]
+    head = ['<p class="brand">Coterie</p>', f"<h1>{escape(study.title)}</h1>"]
+    if text := page_tables.describe_verdicts(outcome):
+        head.append(f'<p class="lead">{escape(text)}</p>')
     head += [f'<p class="soft">{escape(line.replace("`", ""))}</p>' for line in introduce(outcome)]
-    return format_body("\n".join(head), list(_list_sections(outcome, further)))
+    sections = [section for section in _list_sections(outcome, further, page) if section[1]]
+    return format_body("\n".join(head), sections)
 
 
-def _list_sections(outcome: Outcome, further: Mapping[str, Rows]) -> Iterator[tuple[str, str]]:
-    study = outcome.study
-    charts = [drawn for column in study.columns if (drawn := _chart_column(outcome, column))]
-    if charts:
-        # with many rows the legend is long, and the chart takes the whole width
-        groups = [[each] for each in charts] if len(study.rows) > _BESIDE else [charts]
-        yield "Curves", "\n".join(map(format_figures, groups))
+def _list_sections(
+    outcome: Outcome, further: Mapping[str, Rows], page: Path
+) -> Iterator[tuple[str, str]]:
+    yield "The paper and ours", page_tables.format_beside(outcome)
+    sections = {section.title: section for section in list_sections(outcome)}
+    if claims := sections.pop(CLAIMS, None):
+        yield CLAIMS, page_tables.format_section(claims)
+    yield "Curves", _show_curves(outcome)
     for metric, rows in further.items():
         if rows:
             note = format_note("Each row has a scale of its own: values of rows may not compare.")
             small = format_figures([_chart_row(*row, metric) for row in rows], "charts small")
             yield f"{metric} by row", note + small
-    for section in list_sections(outcome):
+    for section in sections.values():
         if section.head:
-            numbers = _find_numbers(section.lines)
-            yield section.title, tables.format_table(section.lines, section.head, numbers)
+            yield section.title, page_tables.format_section(section)
         else:
             notes = "".join(format_note(line) for (line,) in section.lines)
             yield section.title, notes or format_note("None.")
+    yield "Runs", page_tables.format_runs(outcome, page)
+    again = f"<pre><code>{escape(outcome.study.command)}</code></pre>"
+    yield "Do it again", again + format_note("Runs that are finished are kept, and read again.")
 
 
-def _find_numbers(lines: Sequence[Sequence[str]]) -> list[int]:
-    """Find the columns of a table that hold numbers, or a dash for none."""
-    columns = enumerate(zip(*lines, strict=True))
-    return [i for i, cells in columns if i and all(map(_NUMBER.fullmatch, cells))]
+def _show_curves(outcome: Outcome) -> str:
+    study = outcome.study
+    charts = [drawn for column in study.columns if (drawn := _chart_column(outcome, column))]
+    if not charts:
+        return ""
+    # with many rows the legend is long, and the chart takes the whole width
+    groups = [[each] for each in charts] if len(study.rows) > _BESIDE else [charts]
+    return "\n".join(map(format_figures, groups))
 
 
 def _chart_row(name: str, lines: Sequence[line_chart.Line], metric: str) -> Chart:
@@ -89,8 +100,10 @@ def _chart_column(outcome: Outcome, column: Column) -> Chart | None:
     percent = study.recipe.unit == "percent"
     factor, series = 100.0 if percent else 1.0, []
     for row, look in zip(study.rows, make_looks(len(study.rows)), strict=True):
-        curve = outcome.cell(row.name, column.name).curve
-        series += make_series([(round, factor * value) for round, value in curve], row.name, *look)
+        cell = outcome.cell(row.name, column.name)
+        points = [(round, factor * value) for round, value in cell.curve]
+        band = [(factor * low, factor * high) for low, high in cell.band]
+        series += make_series(points, row.name, *look, band)
     if not series:
         return None
     target, metric = outcome.targets.get(column.name), study.metric(column)
@@ -100,4 +113,5 @@ def _chart_column(outcome: Outcome, column: Column) -> Chart | None:
     y = make_axis(f"{metric} (%)" if percent else metric, most=factor)
     spec = {"kind": "lines", "x": make_round_axis(), "y": y, "series": series, "levels": levels}
     several = any(outcome.cell(row.name, column.name).seeds > 1 for row in study.rows)
-    return Chart(column.name, spec, "The mean over seeds." if several else "")
+    note = "A line is the mean over seeds, its band goes from the lowest to the highest seed."
+    return Chart(column.name, spec, note if several else "")

@@ -19,6 +19,7 @@ NONE = "-"  # the verdict where there is nothing to compare
 WINDOWS = (1, 5, 10)  # rounds whose mean is held against a target; 1 is how papers count
 _LOSSES = ("train_loss", "server_loss")
 Rounds = tuple[int | None, ...]  # to a target, by seed; None: never
+Band = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,7 @@ class CellScore:
     failures: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     curve: Curve = ()
+    band: Band = ()  # lowest and highest over seeds in the rounds of the curve
 
     def by_seed(self, values: Sequence[float] | None = None) -> dict[int, float]:
         """Map seeds to values: to those of the cell, unless others are given."""
@@ -257,6 +259,7 @@ def _summarise_cell(
         failures=_list_failures(scores, cell),
         folders=tuple(run.folder for run in runs),
         curve=average_curves(done),
+        band=find_band(done),
     )
 
 
@@ -315,9 +318,21 @@ def _list_failures(scores: Scores, cell: Cell) -> tuple[str, ...]:
 
 def average_curves(runs: Sequence[Score]) -> Curve:
     """Average curves over seeds, in the rounds that all of them measured."""
+    shared = _list_shared(runs)
+    return tuple((round, statistics.fmean(values)) for round, values in shared.items())
+
+
+def find_band(runs: Sequence[Score]) -> Band:
+    """Find the lowest and highest value over seeds in each round of the mean; empty for one run."""
+    shared = _list_shared(runs) if len(runs) > 1 else {}
+    return tuple((min(values), max(values)) for values in shared.values())
+
+
+def _list_shared(runs: Sequence[Score]) -> dict[int, list[float]]:
+    """List the values of all runs by round, in the rounds that all of them measured."""
     curves = [dict(run.curve) for run in runs]
-    return tuple(
-        (round, statistics.fmean(curve[round] for curve in curves))
+    return {
+        round: [curve[round] for curve in curves]
         for round in (curves[0] if curves else ())
         if all(round in curve for curve in curves)
-    )
+    }

@@ -14,9 +14,11 @@ import coterie
 from coterie.core.formatting import TextTable
 from coterie.report.spread import gap
 from coterie.reproduce.plan import Cell, describe_changes
-from coterie.reproduce.recipe import Column, Recipe
+from coterie.reproduce.recipe import Column, Recipe, Row
 from coterie.reproduce.scores import NONE, WINDOWS, CellScore, GridScore, Outcome
-from coterie.reproduce.verdicts import Finding, check_claim, format_rounds
+from coterie.reproduce.verdicts import FAILED, Finding, check_claim, format_rounds
+
+CLAIMS = "Claims"  # the title of their table
 
 
 def format_value(recipe: Recipe, value: float | None, printed: float | None = None) -> str:
@@ -72,16 +74,12 @@ def _build_column(outcome: Outcome, column: Column) -> TextTable:
         line = {"": row.name}
         if several:
             line["metric"] = cell.metric if cell else NONE
-        mean = _join_spread(*(format_value(recipe, v) for v in (score.mean, score.deviation)))
-        ours = "failed" if mean == NONE and score.failures else mean
-        line["time ratio" if timed else "ours"] = ours
+        line["time ratio" if timed else "ours"] = format_ours(recipe, score)
         line["seeds"] = str(score.seeds)
         if not timed:
             difference = _format_difference(recipe, score, outcome.reference(column.name))
             line[f"- {recipe.reference}, by seed"] = difference
-        printed = format_value(recipe, score.paper, row.value.get(column.name))
-        spread = format_value(recipe, score.paper_spread, row.spread.get(column.name))
-        line["paper's ratio" if timed else "paper"] = _join_spread(printed, spread)
+        line["paper's ratio" if timed else "paper"] = format_paper(recipe, row, score)
         if target is not None:
             line[f"rounds to {format_value(recipe, target)}"] = format_rounds(score)
             for window in WINDOWS[1:]:
@@ -98,6 +96,19 @@ def _build_column(outcome: Outcome, column: Column) -> TextTable:
         line["verdict"] = score.verdict
         lines.append(line)
     return TextTable(column.name, list(lines[0]), [list(line.values()) for line in lines])
+
+
+def format_ours(recipe: Recipe, score: CellScore) -> str:
+    """Format our mean over seeds with its spread; `failed` where no run has a value."""
+    mean = _join_spread(*(format_value(recipe, v) for v in (score.mean, score.deviation)))
+    return FAILED if mean == NONE and score.failures else mean
+
+
+def format_paper(recipe: Recipe, row: Row, score: CellScore) -> str:
+    """Format the number that the paper has in a cell, with its spread."""
+    printed = format_value(recipe, score.paper, row.value.get(score.column))
+    spread = format_value(recipe, score.paper_spread, row.spread.get(score.column))
+    return _join_spread(printed, spread)
 
 
 def _join_spread(value: str, spread: str) -> str:
@@ -150,7 +161,7 @@ def list_sections(outcome: Outcome) -> Iterator[TextTable]:
     yield from build_tables(outcome)
     if findings := find_claims(outcome):
         lines = [[finding.verdict, finding.text, finding.numbers] for finding in findings]
-        yield TextTable("Claims", ["verdict", "claim", "numbers"], lines)
+        yield TextTable(CLAIMS, ["verdict", "claim", "numbers"], lines)
     cells = outcome.cells.values()
     if failed := [[f"{c.row}, {c.column}, {failure}"] for c in cells for failure in c.failures]:
         yield TextTable("Failed runs", (), failed)

@@ -22,14 +22,23 @@ def make_run(
     accuracy: bool = True,
     trouble: bool = False,
     targets: str = "[0.3, 0.99]",
+    seed: int = 1,
+    method: str = "fedavg",
+    more: str = "",
+    lift: float = 0.0,
+    by_client: bool = False,
     **extra: float,
 ) -> Path:
-    """A run directory with a smooth, made-up course."""
+    """A run directory with a smooth, made-up course.
+
+    `more` is added to the configuration, `lift` to the accuracy.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(
-        '[run]\nseed = 1\n[data]\nname = "digits"\n[partition]\nkind = "dirichlet"\n'
-        f"alpha = 0.3\nclients = {clients}\n[net]\nbackbone = 'mlp'\n[method]\nname = 'fedavg'\n"
-        f"[method.options]\nmu = 0.1\n[evaluate]\nevery = {every}\ntargets = {targets}\n"
+        f'[run]\nseed = {seed}\nrounds = {rounds}\n[data]\nname = "digits"\n'
+        '[partition]\nkind = "dirichlet"\n'
+        f"alpha = 0.3\nclients = {clients}\n[net]\nbackbone = 'mlp'\n[method]\nname = {method!r}\n"
+        f"[method.options]\nmu = 0.1\n[evaluate]\nevery = {every}\ntargets = {targets}\n{more}"
     )
     held = [[(7 * i + 3 * k * i) % 23 for k in range(classes)] for i in range(clients)]
     split = {
@@ -51,7 +60,7 @@ def make_run(
             metrics |= {"loss": 2.4 - 1.8 * rise, **extra}
             if accuracy:
                 metrics |= {
-                    "accuracy": 0.1 + 0.8 * rise,
+                    "accuracy": 0.1 + 0.8 * rise + lift,
                     "client_accuracy_mean": 0.1 + 0.7 * rise,
                     "client_accuracy_std": 0.2,
                     "client_accuracy_worst_decile": 0.4 * rise,
@@ -74,6 +83,10 @@ def make_run(
                     "seconds": 1.5,
                     "digest": f"{i:064x}",
                     "states": "cd" * 32,
+                    "clients": {
+                        f"site {k}": {"accuracy": 0.1 + 0.8 * rise * k / clients}
+                        for k in range(clients if by_client else 0)
+                    },
                 }
             )
         )
@@ -95,7 +108,7 @@ def charts_of(page: str) -> dict[str, dict[str, Any]]:
     for title, text in re.findall(pattern, page, flags=re.DOTALL):
         assert "NaN" not in text and "Infinity" not in text
         spec = json.loads(text)
-        assert spec["kind"] in ("lines", "bars", "rows", "grid", "points")
+        assert spec["kind"] in ("lines", "bars", "rows", "grid", "strips", "points")
         found[html.unescape(title)] = {**spec, **spec.get("views", [{}])[0]}
     return found
 
