@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +162,45 @@ class Browser:
         os.close(self._out)
         os.close(self._in)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def figure(title: str) -> str:
+    """A script that finds a figure."""
+    found = "[...document.querySelectorAll('figure')].find(f => f.querySelector('h3').textContent"
+    return f"{found} === {json.dumps(title)})"
+
+
+def assert_quiet(browser: Browser, page: Path) -> None:
+    """Nothing went wrong, and nothing was asked for but the page itself."""
+    assert browser.problems == []
+    outside = [url for url in browser.requests if not url.startswith("blob:")]
+    assert outside == [page.as_uri()]
+
+
+def assert_drawn(browser: Browser, sections: Sequence[str]) -> None:
+    """The page has these sections, its contents lead to them, and every figure is drawn."""
+    titles = browser.run("[...document.querySelectorAll('h2')].map(h => h.textContent)")
+    assert titles == list(sections)
+    drawn = browser.run(
+        "[...document.querySelectorAll('figure')].map(f => [f.querySelector('h3').textContent,"
+        " f.querySelectorAll('.plot > svg > g *').length, f.querySelectorAll('.save').length])"
+    )
+    assert drawn and all(marks > 8 and saves == 2 for _, marks, saves in drawn)
+    links = browser.run(
+        "[...document.querySelectorAll('.contents a')]"
+        ".filter(a => document.querySelector(a.hash)).length"
+    )
+    assert links == len(titles)
+
+
+def assert_narrow(browser: Browser, page: Path) -> None:
+    """Nothing is wider than a phone; wide tables are moved within themselves."""
+    browser.open(page, 390)
+    browser.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    beyond = browser.run(
+        "[...document.querySelectorAll('body *')].filter(e => !e.closest('.table'))"
+        ".filter(e => e.getBoundingClientRect().right > 390.5)"
+        ".map(e => `${e.tagName} ${e.textContent.slice(0, 40)}`)"
+    )
+    assert beyond == [] and browser.run("document.documentElement.scrollWidth") == 390
+    assert browser.run("document.querySelector('.plot > svg').getBoundingClientRect().width") > 250

@@ -1,11 +1,13 @@
-"""What tests of whole runs share: a finished run, a copy of it, and the command."""
+"""What tests of whole runs share: a finished run, a copy of it, the command, and a browser."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import toy
+from browser import Browser
 from coterie.cli.main import main
 from coterie.experiment.config import resolve
 from resuming import STATEFUL, Reference, Run
@@ -19,6 +21,16 @@ def reference(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Refer
     config.write_text(resolve(toy.tables(toy_data, **STATEFUL)).to_toml())
     toy.run(toy_data, folder / "run", **STATEFUL)
     return folder / "run", str(config)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser, started once for the tests of a file."""
+    opened = Browser()
+    try:
+        yield opened
+    finally:
+        opened.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import csv
 import json
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,7 +11,7 @@ import pytest
 
 import coterie
 import toy
-from browser import Browser
+from browser import Browser, assert_drawn, assert_narrow, assert_quiet, figure
 from coterie.cli.main import main
 from coterie.engine.record import Event, RoundEvent
 from coterie.report import write_report
@@ -43,9 +42,6 @@ SECTIONS = {
     "partition": ["Partition", "How much the clients differ"],
 }
 EVIL = '<img src=x onerror="window.hurt=1"></script><b>&'
-FIGURE = (
-    "[...document.querySelectorAll('figure')].find(f => f.querySelector('h3').textContent === {})"
-)
 
 
 @pytest.fixture(scope="module")
@@ -61,58 +57,18 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    opened = Browser()
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
-def figure(title: str) -> str:
-    """A script that finds a figure."""
-    return FIGURE.format(json.dumps(title))
-
-
-def assert_quiet(browser: Browser, page: Path) -> None:
-    """Nothing went wrong, and nothing was asked for but the page itself."""
-    assert browser.problems == []
-    outside = [url for url in browser.requests if not url.startswith("blob:")]
-    assert outside == [page.as_uri()]
-
-
 @pytest.mark.parametrize("name", SECTIONS)
 def test_every_section_is_there_and_every_figure_is_drawn(
     name: str, browser: Browser, pages: dict[str, Path]
 ) -> None:
     browser.open(pages[name])
-    titles = browser.run("[...document.querySelectorAll('h2')].map(h => h.textContent)")
-    assert titles == SECTIONS[name]
-    drawn = browser.run(
-        "[...document.querySelectorAll('figure')].map(f => [f.querySelector('h3').textContent,"
-        " f.querySelectorAll('.plot > svg > g *').length, f.querySelectorAll('.save').length])"
-    )
-    assert drawn and all(marks > 8 and saves == 2 for _, marks, saves in drawn)
-    links = browser.run(
-        "[...document.querySelectorAll('.contents a')]"
-        ".filter(a => document.querySelector(a.hash)).length"
-    )
-    assert links == len(titles)
+    assert_drawn(browser, SECTIONS[name])
     assert_quiet(browser, pages[name])
 
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_nothing_is_wider_than_a_phone(name: str, browser: Browser, pages: dict[str, Path]) -> None:
-    browser.open(pages[name], 390)
-    browser.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-    beyond = browser.run(
-        "[...document.querySelectorAll('body *')].filter(e => !e.closest('.table'))"
-        ".filter(e => e.getBoundingClientRect().right > 390.5)"
-        ".map(e => `${e.tagName} ${e.textContent.slice(0, 40)}`)"
-    )
-    assert beyond == [] and browser.run("document.documentElement.scrollWidth") == 390
-    assert browser.run("document.querySelector('.plot > svg').getBoundingClientRect().width") > 250
+    assert_narrow(browser, pages[name])
 
 
 def test_a_figure_is_saved_as_data_and_as_a_picture(
