@@ -35,6 +35,9 @@ def test_methods_and_seeds_become_one_table_and_are_kept(
     ]
     assert "±" in first and "time" in first and "rounds" in first
     assert (folder / "table.txt").read_text().strip() in first
+    page = (folder / "report.html").read_text()
+    assert f"page {folder / 'report.html'}" in first and page.count('/report.html"') == 6
+    assert "coterie compare fedavg fedavgm solo" in page and "fedavgm" in page
     table = first.partition("\n\n")[2].partition("kept in")[0]
     assert max(map(len, table.splitlines())) <= 80
     for row in rows:  # the text that is shown is the number, whole
@@ -80,6 +83,18 @@ def test_a_run_that_fails_is_a_row_and_an_exit_code(
     assert "failed: no client's training stayed finite" in said.out
     assert said.err.startswith("coterie: 1 of 1 runs failed")
     assert len(said.err.splitlines()) == 1
+
+
+def test_the_page_names_the_runs_that_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = ["local.lr=0.05,1e9", "run.rounds=3", *SMALL[1:], "--out", str(tmp_path)]
+    assert call("sweep", "digits/fedavg", *grid) == 4
+    (page,) = tmp_path.glob("tables/*/report.html")
+    assert f"page {page}" in capsys.readouterr().out
+    text = page.read_text()
+    assert "local.lr=1e9" in text and "1 run failed or cannot be read" in text
+    assert "failed: no client&#x27;s training stayed finite" in text
 
 
 def test_a_sweep_runs_the_grid_and_averages_over_seeds(

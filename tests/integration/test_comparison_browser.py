@@ -154,5 +154,13 @@ def test_verdicts_are_in_words_and_in_colour(browser: Browser, pages: dict[str, 
     assert browser.run(bands) == 2
 
 
+@pytest.mark.parametrize("name", SECTIONS)
+def test_no_table_is_cut_on_paper(name: str, browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages[name], 700, media="print")
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    widest = "Math.max(...[...document.querySelectorAll('table')].map(t => t.offsetWidth))"
+    assert browser.run(widest) <= 700
+
+
 def test_the_largest_page_of_the_two_is_small(pages: dict[str, Path]) -> None:
     assert max(page.stat().st_size for page in pages.values()) < 400_000

@@ -35,15 +35,15 @@ def report(
     Runs whose configurations differ in the seed alone are one row; rows are compared with the
     first one, seed by seed.
     """
-    found = list(dict.fromkeys(folder for path in runs for folder in find_runs(path)))
+    named = [folder for path in runs for folder in find_runs(path)]
+    found = list({folder.resolve(): folder for folder in reversed(named)}.values())[::-1]
     if len(found) > _MOST:
         raise ConfigError(f"these are {len(found):,} runs, and a page has at most {_MOST:,}")
     if len(found) == 1:
         typer.echo(_write_one(found[0], out))
         return
-    page = out or Path(os.path.commonpath([folder.absolute() for folder in found]))
-    page = page if out else _shorten(page) / "comparison.html"
-    for line in _write_many(found, page, runs):
+    shared = Path(os.path.commonpath([folder.resolve() for folder in found]))
+    for line in _write_many(found, out or _shorten(shared) / "comparison.html", runs):
         typer.echo(line)
 
 

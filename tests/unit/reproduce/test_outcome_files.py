@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from made_recipe import Values, concluded, recipe, scored, tables
 
+from coterie.report.tables import TableCell
 from coterie.reproduce.page import write_outcome
+from coterie.reproduce.page_tables import show_verdict
 from coterie.reproduce.plan import Study, describe_changes, make_study
 from coterie.reproduce.recipe import parse
 from coterie.reproduce.scores import Score
@@ -91,10 +93,50 @@ def test_the_page_draws_a_line_for_every_row_and_asks_nothing_of_the_network(
     assert [line["name"] for line in drawn["series"]] == ["FedAvg", "FedProx"]
     assert drawn["series"][1]["y"][-1] == pytest.approx(71.0)
     assert drawn["levels"] == [{"value": 50.0, "text": "target 50"}]
-    assert '<td class="number">71.0 ± 1.4</td>' in page  # at the right, on one line
-    assert "<td>direction</td>" in page
+    assert '<td class="number" data-value="71">71.0 ± 1.4</td>' in page  # at the right, sorted
+    assert drawn["series"][1]["low"][-1] == pytest.approx(70.0)
+    assert drawn["series"][1]["high"][-1] == pytest.approx(72.0)
     assert len({line["colour"] for line in drawn["series"]}) == 2
     assert not re.search(r"https?://|@import|url\(|<link|\ssrc=", page)
+
+
+def test_the_page_has_the_papers_table_beside_ours_with_verdicts(tmp_path: Path) -> None:
+    _, _, page = written(tmp_path, study())
+    beside = page.split("<h2>The paper and ours</h2>")[1].split("</section>")[0]
+    assert beside.count('<th colspan="3">') == 2 and ">one</th>" in beside
+    for text in ("65.0 ± 2.0", "71.0 ± 1.4", "60.0", "61.0 ± 1.4"):
+        assert f">{text}</td>" in beside
+    assert '<span class="verdict way">direction</span>' in beside
+    assert '<span class="verdict bad unsure">not reproduced (one seed)</span>' in beside
+    assert "Of 4 numbers of the paper 2 are not reproduced, 1 is within reach" in page
+    assert "Of 1 claim 1 does not hold." in page
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kind"),
+    [
+        ("within", "verdict good"),
+        ("holds (one seed)", "verdict good unsure"),
+        ("holds; over 5 rounds: does not hold", "verdict part"),
+        ("not reproduced: printed 3 times too much", "verdict bad"),
+        ("failed", "verdict bad"),
+        ("not tested here", ""),
+        ("-", ""),
+    ],
+)
+def test_a_verdict_keeps_its_words_and_has_a_colour(verdict: str, kind: str) -> None:
+    assert show_verdict(verdict) == TableCell(verdict, kind=kind)
+
+
+def test_links_lead_from_the_page_to_the_runs(tmp_path: Path) -> None:
+    run = tmp_path / "cells" / "fedprox <1>"
+    run.mkdir(parents=True)
+    (run / "report.html").write_text("")
+    scores = scored(study(), VALUES)
+    scores.add("FedProx", "two", "", Score(0, str(run), 0.5))
+    page = (write_outcome(conclude(scores), tmp_path) / "report.html").read_text()
+    assert 'href="../cells/fedprox%20%3C1%3E/report.html"' in page
+    assert 'href="../cells/fedprox%20%3C1%3E/">cells/fedprox &lt;1&gt;</a>' in page
 
 
 def test_text_of_a_recipe_is_escaped(tmp_path: Path) -> None:
