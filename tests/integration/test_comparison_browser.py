@@ -55,19 +55,16 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"comparison": compared, "recipe": recipe}
 
 
-@pytest.mark.parametrize("name", SECTIONS)
-def test_every_section_is_there_and_every_figure_is_drawn(
-    name: str, browser: Browser, pages: dict[str, Path]
+@pytest.mark.parametrize(("name", "sections"), SECTIONS.items())
+def test_every_section_is_drawn_on_a_desk_and_on_a_phone(
+    name: str, sections: list[str], browser: Browser, pages: dict[str, Path]
 ) -> None:
-    browser.open(pages[name])
-    assert_drawn(browser, SECTIONS[name])
+    page = pages[name]
+    browser.open(page)
+    assert_drawn(browser, sections)
     assert browser.run("window.hurt === undefined && !document.querySelector('img')")
-    assert_quiet(browser, pages[name])
-
-
-@pytest.mark.parametrize("name", SECTIONS)
-def test_nothing_is_wider_than_a_phone(name: str, browser: Browser, pages: dict[str, Path]) -> None:
-    assert_narrow(browser, pages[name])
+    assert_narrow(browser, page)
+    assert_quiet(browser, page)
 
 
 def test_a_table_is_sorted_by_a_click_and_by_a_key(

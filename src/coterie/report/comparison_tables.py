@@ -62,7 +62,7 @@ def format_summary(
     """Format the table that sorts: a line for every row, means and spreads over its seeds."""
     summary = summarise_rows(rows, metric, targets)
     columns, ratios = list(list_columns(summary, targets, metric)), compare_times(summary)
-    lines = []
+    lines: list[list[str | TableCell]] = []
     for row in rows[:most]:
         known, ratio = summary[row.name], ratios[row.name]
         cells = [
@@ -106,7 +106,7 @@ def format_differences(rows: Sequence[RunRow], metric: str, most: int = LINES) -
         return ""
     first, *others = finals
     seeds = sorted(finals[first])
-    lines = []
+    lines: list[list[str | TableCell]] = []
     for name in others[:most]:
         by_seed = {s: finals[name][s] - finals[first][s] for s in seeds if s in finals[name]}
         if by_seed:

@@ -1,4 +1,10 @@
 // A heat map of counts, coloured by the share of each row; and horizontal bars.
+// What is pointed at where rows lie below each other, and where the arrow keys lead from there.
+const findRows = (count, top, high) => ({
+  count,
+  find: (px, py) => (py < top || py > top + count * high ? -1 : clamp(Math.floor((py - top) / high), 0, count - 1)),
+  move: (index, dx, dy) => clamp(index + dx + dy, 0, count - 1),
+});
 const shorter = (names, room) => names.map(name => fit(name, room));
 
 kinds.grid = {
@@ -158,9 +164,7 @@ kinds.rows = {
     });
     drawWidthAxis(group, spec.x, x, bottom);
     return {
-      count: labels.length,
-      find: (px, py) => (py < top || py > bottom ? -1 : clamp(Math.floor((py - top) / high), 0, labels.length - 1)),
-      move: (index, dx, dy) => clamp(index + dx + dy, 0, labels.length - 1),
+      ...findRows(labels.length, top, high),
       show(index) {
         const box = { x: 0, y: top + index * high, width, height: high, fill: colour('ink'), 'fill-opacity': 0.07 };
         c.marks.append(svg('rect', box));

@@ -29,9 +29,7 @@ kinds.strips = {
     });
     drawWidthAxis(group, spec.x, x, bottom);
     return {
-      count: labels.length,
-      find: (px, py) => (py < top || py > bottom ? -1 : clamp(Math.floor((py - top) / STRIP), 0, labels.length - 1)),
-      move: (index, dx, dy) => clamp(index + dx + dy, 0, labels.length - 1),
+      ...findRows(labels.length, top, STRIP),
       show(index) {
         const one = groups[index], [low, first, median, third, high] = one.five.map(read);
         const box = { x: 0, y: top + index * STRIP, width, height: STRIP, fill: colour('ink'), 'fill-opacity': 0.07 };

@@ -114,7 +114,6 @@ def format_section(table: TextTable) -> str:
     verdicts = [at for at, name in enumerate(table.head) if name == _VERDICT]
     lines: list[list[str | TableCell]] = []
     for line in table.lines:
-        cells: list[str | TableCell] = list(line)
         cells = [_read_number(t) if i in numbers else t for i, t in enumerate(line)]
         for at in verdicts:
             cells[at] = show_verdict(line[at])
@@ -149,9 +148,9 @@ def _list_runs(outcome: Outcome, page: Path) -> Iterator[list[str | TableCell]]:
     """List every run once, with the columns that read it."""
     runs: dict[str, tuple[str, list[str], TableCell]] = {}
     for score in outcome.cells.values():
-        known = score.by_seed() if len(score.folders) == len(score.values) else {}
-        for folder, seed in zip(score.folders, known or score.folders, strict=True):
-            shown = TableCell(str(seed), float(seed)) if known else TableCell(NONE)
+        known = list(score.by_seed()) if len(score.folders) == len(score.values) else []
+        for at, folder in enumerate(score.folders):
+            shown = TableCell(str(known[at]), known[at]) if known else TableCell(NONE)
             runs.setdefault(folder, (score.row, [], shown))[1].append(score.column)
     for folder, (row, columns, shown) in runs.items():
         own = Path(folder) / "report.html"
