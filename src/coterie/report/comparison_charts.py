@@ -1,6 +1,7 @@
 """Charts rows of runs: curves with bands over seeds, and how the clients of every row fare."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from statistics import fmean, quantiles
 
 from coterie.core.formatting import counted, list_first, shorten_middle
@@ -117,7 +118,8 @@ def chart_clients(rows: Sequence[RunRow], metric: str, looks: Looks) -> Chart | 
             ranked = rank_clients(run.history, metric)
             name = name or ranked[0]
             if ranked[0] == name:
-                points += [(s.value, f"{s.name}, seed {seed}") for s in ranked[1]]
+                known = (score for score in ranked[1] if isfinite(score.value))
+                points += [(score.value, f"{score.name}, seed {seed}") for score in known]
         if not points:
             continue
         points.sort()

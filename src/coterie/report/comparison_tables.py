@@ -36,7 +36,8 @@ def list_targets(rows: Sequence[RunRow], metric: str) -> list[float]:
         if row.metric == metric
         for run in row.counted.values()
     ]
-    return sorted({float(t) for some in tables for t in some if isinstance(t, int | float)})
+    listed = (some for some in tables if isinstance(some, list))
+    return sorted({float(t) for some in listed for t in some if isinstance(t, int | float)})
 
 
 def describe_lacking(rows: Sequence[RunRow], metric: str) -> str:

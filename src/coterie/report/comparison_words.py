@@ -52,23 +52,24 @@ def describe_outcome(rows: Sequence[RunRow], metric: str) -> str:
         apart = f", with a standard deviation of {spread.std:.4f}" if spread.std is not None else ""
         return f"{best} ends with {name} {value}{apart}; there is no other row to compare it with."
     other = first if best != first else ranked[1]
-    difference = _describe_difference(best, finals[best], other, finals[other], first)
+    role = "the next" if other != first else "the first row"
+    role = role if first == rows[0].name else role.replace("the first row", "the first row with it")
+    difference = _describe_difference(best, finals[best], f"{other}, {role}", finals[other])
     when = "at the end" if not soon else "of the last rounds"
     return f"{soon}{best} has the highest {name} {when}, {value}. {difference}"
 
 
 def _describe_difference(
-    best: str, ours: Mapping[int, float], other: str, theirs: Mapping[int, float], first: str
+    best: str, ours: Mapping[int, float], other: str, theirs: Mapping[int, float]
 ) -> str:
     """Say how far the best row is from another, and what that is worth."""
     common = sorted(ours.keys() & theirs.keys())
     difference, apart = gap(ours, theirs)
-    role = "the first row" if other == first else "the next"
     if abs(difference) <= _EQUAL:
-        return f"{other}, {role}, has the same."
+        return f"{other}, has the same."
     more = "more" if difference > 0 else "less"
     by_seed = " by seed" if len(common) > 1 else ""
-    text = f"That is {abs(difference):.4f} {more}{by_seed} than {other}, {role}"
+    text = f"That is {abs(difference):.4f} {more}{by_seed} than {other}"
     if not common:
         return (
             f"{text}, but the two have no seed in common: they also differ in how data are dealt."

@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -89,10 +89,28 @@ def read_member(folder: Path, failure: str = "", config: Mapping[str, Any] | Non
     finished = is_finished(folder)
     try:
         run = read_run(folder)
-        return Member(folder, run.config, run, finished, failure)
+        return Member(folder, run.config, _slim(run), finished, failure)
     except CoterieError as error:
         config = config or _read_config(folder)
         return Member(folder, config, None, finished, failure or str(error))
+
+
+def _slim(run: Run) -> Run:
+    """Drop what no page of many runs shows: of hundreds of runs it would fill the memory."""
+    last = max((at for at, event in enumerate(run.history) if event.clients), default=-1)
+    history = (
+        replace(
+            event,
+            clients=event.clients if at == last else {},
+            confusion=(),
+            client_confusion={},
+            recall={},
+            digest="",
+            states="",
+        )
+        for at, event in enumerate(run.history)
+    )
+    return replace(run, history=tuple(history))
 
 
 def is_finished(folder: Path) -> bool:

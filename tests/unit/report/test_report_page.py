@@ -191,5 +191,6 @@ def test_written_whole_and_where_asked(tmp_path: Path) -> None:
 
 
 def test_report_does_not_import_torch() -> None:
-    code = "import sys, coterie.report; sys.exit('torch' in sys.modules or 'plotly' in sys.modules)"
+    imported = "import sys, coterie.report, coterie.report.comparison_page, coterie.cli.report"
+    code = f"{imported}; sys.exit('torch' in sys.modules or 'plotly' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
