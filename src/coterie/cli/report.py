@@ -132,6 +132,8 @@ def _has_mark(page: Path, mark: bytes) -> bool:
 
 
 def _shorten(folder: Path) -> Path:
-    """Write a folder as seen from here, where it is below."""
+    """Write a folder as seen from here, where it is below; never the root of all folders."""
     here = Path.cwd()
+    if folder == folder.parent:
+        return Path()
     return folder.relative_to(here) if folder.is_relative_to(here) else folder

@@ -29,6 +29,7 @@ MARK = "<!-- A page of coterie report, for many runs -->"
 _DRAWN = 16  # rows of a figure; more could not be told apart
 _POINTS = 15_000  # of all curves of a page
 _FEWEST = 50  # points of a curve
+_TITLE, _NAMED = 60, 5  # characters of row names in a title; names at most
 _METRICS = 6  # that are tabulated
 _LISTED = 600  # runs, or warnings, that are listed
 
@@ -49,12 +50,16 @@ def list_metrics(rows: Sequence[RunRow]) -> list[str]:
 
 
 def _make_title(rows: Sequence[RunRow]) -> str:
-    names = [shorten_middle(row.name, 40) for row in rows[:4]]
-    if len(rows) > len(names):
-        names = [*names[:3], f"{len(rows) - 3:,} more"]
+    names, more = [row.name for row in rows], ""
+    if len(", ".join(names)) > _TITLE:
+        names = list(dict.fromkeys(row.method for row in rows))
+        more = f": {counted(len(rows), 'row')}"
+    names = [shorten_middle(name, 40) for name in names]
+    if len(names) > _NAMED:
+        names = [*names[: _NAMED - 1], f"{len(names) - _NAMED + 1:,} more"]
     data = list(say.list_data(rows))
     listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-    return f"{listed} on {data[0]}" if len(data) == 1 and data[0] else listed
+    return (f"{listed} on {data[0]}" if len(data) == 1 and data[0] else listed) + more
 
 
 def _list_opening(rows: Sequence[RunRow], title: str) -> Iterator[str]:
@@ -109,6 +114,7 @@ def _list_sections(rows: Sequence[RunRow], out: Path, command: str) -> Iterator[
     most = max(_FEWEST, _POINTS // max(1, 3 * len(drawn) * len(kept)))
     size = tables.LINES // max(1, len(kept))
     curves, numbers, clients, differences = [list[str]() for _ in range(4)]
+    shown = set[str]()
     for metric in kept:
         targets = tables.list_targets(rows, metric)
         head = [f"<h3>{escape(begin(name_metric(metric)))}</h3>"] if several else []
@@ -116,7 +122,8 @@ def _list_sections(rows: Sequence[RunRow], out: Path, command: str) -> Iterator[
         if chart := chart_rows(drawn, metric, targets, looks, most):
             curves += [format_figure(chart), lacking]
         numbers += [*head, tables.format_summary(rows, metric, targets, size), lacking]
-        if chart := chart_clients(drawn, metric, looks):
+        if (chart := chart_clients(drawn, metric, looks)) and chart.title not in shown:
+            shown.add(chart.title)  # rows without the metric by client have the accuracy
             clients.append(format_figure(chart))
         if table := tables.format_differences(rows, metric, size):
             differences += [*head, table]

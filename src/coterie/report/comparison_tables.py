@@ -18,7 +18,7 @@ from coterie.report.scores import (
 )
 from coterie.report.spread import make_spread
 from coterie.report.tables import TableCell, format_table
-from coterie.report.words import name_metric
+from coterie.report.words import get_stem, name_metric
 
 LINES = 300  # of all tables of one kind
 _SEEDS = 20  # columns of differences
@@ -96,8 +96,8 @@ def _name_column(column: SummaryColumn, metric: str) -> str:
     if not column.name.startswith("client_"):
         return column.head
     head = next(text for end, text in _HEADS.items() if column.name.endswith(end))
-    own = name_metric(column.name.removeprefix("client_").rpartition("_")[0].removesuffix("_worst"))
-    return head if own in name_metric(metric) else f"{head}, {own}"
+    stem = get_stem(column.name)
+    return head if stem == get_stem(metric) else f"{head}, {name_metric(stem)}"
 
 
 def format_differences(rows: Sequence[RunRow], metric: str, most: int = LINES) -> str:

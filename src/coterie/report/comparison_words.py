@@ -10,6 +10,7 @@ from coterie.report.tables import describe_trouble
 from coterie.report.words import name_metric
 
 _FEW = 5  # seeds below which a difference is a hint at most
+_MANY = 5  # rows from which on the best one is likely to be lucky
 _EQUAL = 1e-9
 Finals = Mapping[str, Mapping[int, float]]  # by row, then by seed
 
@@ -56,7 +57,10 @@ def describe_outcome(rows: Sequence[RunRow], metric: str) -> str:
     role = role if first == rows[0].name else role.replace("the first row", "the first row with it")
     difference = _describe_difference(best, finals[best], f"{other}, {role}", finals[other])
     when = "at the end" if not soon else "of the last rounds"
-    return f"{soon}{best} has the highest {name} {when}, {value}. {difference}"
+    text = f"{soon}{best} has the highest {name} {when}, {value}. {difference}"
+    if len(finals) >= _MANY:
+        text += f" As the best of {len(finals):,} rows it may also be the luckiest."
+    return text
 
 
 def _describe_difference(

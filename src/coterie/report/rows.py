@@ -60,6 +60,11 @@ class RunRow:
         return any(m.finished and not m.failure and m.run is not None for m in self.members)
 
     @property
+    def method(self) -> str:
+        """The method with its objective, in words."""
+        return _name_method(self.members[0])
+
+    @property
     def config(self) -> Mapping[str, Any]:
         """The configuration, but for the seed."""
         return self.members[0].config

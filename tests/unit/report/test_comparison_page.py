@@ -107,6 +107,8 @@ def test_failed_and_lacking_rows_are_named(folder: Path, tmp_path: Path) -> None
     assert "Without kNN accuracy: FedAvg, MOON, FedProx." in page
     assert "failed: no client&#x27;s training stayed finite" in page
     assert "1 run failed or cannot be read; 1 run not finished" in page
+    assert page.count("<h3>Accuracy of the clients, by row</h3>") == 1
+    assert '<th class="number">clients&#x27; mean, accuracy</th>' in page
     assert "judged by different metrics" in page and "answer lost" in page
     assert {"Accuracy", "kNN accuracy"} <= {*charts_of(page)}
     assert '<td class="name">FedProx (failed)</td>' in page
@@ -129,6 +131,7 @@ def test_a_page_of_hundreds_of_runs_stays_small(tmp_path: Path) -> None:
     write_comparison(group_runs(members), tmp_path / "comparison.html")
     page = (tmp_path / "comparison.html").read_text("utf-8")
     assert len(page.encode()) < LARGEST
+    assert "<h1>FedAvg on digits: 310 rows</h1>" in page
     assert "Of 310 rows the figures show 16" in page and "The first 300 of 310 rows." in page
     assert len(charts_of(page)["Accuracy"]["series"]) == 16
     assert len(cells_of(page, "Table")) == 301 and len(cells_of(page, "Runs")) == 311

@@ -135,6 +135,12 @@ def test_the_outcome_is_said_no_more_surely_than_the_seeds_allow(
     assert said in describe_outcome(list(rows_of(tmp_path, lifts)), "accuracy")
 
 
+def test_the_best_of_many_rows_may_be_lucky(tmp_path: Path) -> None:
+    lifts = {m: {0: i / 10} for i, m in enumerate(("fedavg", "moon", "solo", "mfcl", "fedprox"))}
+    said = describe_outcome(list(rows_of(tmp_path, lifts)), "accuracy")
+    assert said.endswith("As the best of 5 rows it may also be the luckiest.")
+
+
 def test_other_data_and_other_metrics_are_said(tmp_path: Path) -> None:
     one, other = make(tmp_path, "a"), make(tmp_path, "b", method="moon")
     split = (other / "partition.json").read_text()
