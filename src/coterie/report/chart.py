@@ -18,6 +18,7 @@ Points = Sequence[tuple[float, float]]
 PALETTE = ("blue", "orange", "green", "purple", "gold", "sky", "brown", "ink")
 DASHES = ("solid", "dash", "dot", "dashdot")
 DRAWN = 500  # points of a line, or bars; a screen shows no more
+_POINTS, _FEWEST = 15_000, 50  # points of all lines of a page with many; of a line at least
 _STAGES = 6  # more beginnings of stages than this would only clutter a chart
 
 
@@ -77,6 +78,16 @@ def thin(items: Sequence[_T], most: int) -> Sequence[_T]:
     if len(items) <= most:
         return items
     return [items[i * (len(items) - 1) // (most - 1)] for i in range(most)]
+
+
+def allot_points(lines: int) -> int:
+    """Allot points to each of so many lines, so that a page with all of them stays small."""
+    return max(_FEWEST, min(DRAWN, _POINTS // max(1, lines)))
+
+
+def describe_thinning(longest: int, most: int) -> str:
+    """Say that rounds are left out of a chart; empty where none is."""
+    return f" {most:,} rounds of a line are drawn, evenly spaced." if longest > most else ""
 
 
 def _trim(value: float) -> float:

@@ -10,6 +10,7 @@ from coterie.report.chart import (
     Chart,
     Points,
     Spec,
+    describe_thinning,
     make_axis,
     make_looks,
     make_series,
@@ -104,9 +105,7 @@ def _describe_curves(
     ]
     if cut:
         note += f" Drawn in the rounds alone that all its seeds measured: {list_first(cut)}."
-    if max(map(len, measured.values())) > most:
-        note += f" {most} rounds of a line are drawn, evenly spaced."
-    return note.strip()
+    return (note + describe_thinning(max(map(len, measured.values())), most)).strip()
 
 
 def chart_clients(rows: Sequence[RunRow], metric: str, looks: Looks) -> Chart | None:

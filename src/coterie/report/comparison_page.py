@@ -12,6 +12,7 @@ from coterie.core.files import replace_durably
 from coterie.core.formatting import counted, shorten_middle
 from coterie.report import comparison_tables as tables
 from coterie.report import comparison_words as say
+from coterie.report.chart import allot_points
 from coterie.report.comparison_charts import chart_clients, chart_rows, choose_looks
 from coterie.report.document import (
     format_body,
@@ -27,11 +28,10 @@ from coterie.report.words import begin, name_metric
 
 MARK = "<!-- A page of coterie report, for many runs -->"
 _DRAWN = 16  # rows of a figure; more could not be told apart
-_POINTS = 15_000  # of all curves of a page
-_FEWEST = 50  # points of a curve
 _TITLE, _NAMED = 60, 5  # characters of row names in a title; names at most
 _METRICS = 6  # that are tabulated
 _LISTED = 600  # runs, or warnings, that are listed
+_OPEN = 60  # runs whose list is open
 
 
 def write_comparison(rows: Sequence[RunRow], out: Path, command: str = "") -> Path:
@@ -111,7 +111,7 @@ def _list_sections(rows: Sequence[RunRow], out: Path, command: str) -> Iterator[
     kept, several = metrics[:_METRICS], len(metrics) > 1
     drawn = _choose_drawn(rows, kept)
     looks = choose_looks(drawn)
-    most = max(_FEWEST, _POINTS // max(1, 3 * len(drawn) * len(kept)))
+    most = allot_points(3 * len(drawn) * len(kept))  # by round, data sent and time
     size = tables.LINES // max(1, len(kept))
     curves, numbers, clients, differences = [list[str]() for _ in range(4)]
     shown = set[str]()
@@ -172,7 +172,9 @@ def _show_runs(rows: Sequence[RunRow], out: Path) -> str:
     head = ("row", "seed", "rounds", "state", "page", "directory")
     more = len(members) - _LISTED
     note = format_note(f"{more:,} more are left out.") if more > 0 else ""
-    return format_table(lines, head, {1, 2}, name="Runs") + note
+    table = format_table(lines, head, {1, 2}, name="Runs") + note
+    # a browser needs long to lay out a long table, unless it is folded
+    return table if len(members) <= _OPEN else format_details(f"All {len(members):,} runs", table)
 
 
 def _list_run(row: RunRow, member: Member, out: Path) -> list[str | TableCell]:

@@ -20,7 +20,7 @@ from coterie.report.spread import make_spread
 from coterie.report.tables import TableCell, format_table
 from coterie.report.words import get_stem, name_metric
 
-LINES = 300  # of all tables of one kind
+LINES = 200  # of all tables of one kind
 _SEEDS = 20  # columns of differences
 _BESIDE = 8  # rows that are columns in the table of settings
 _KEYS = 12  # columns where rows are lines there

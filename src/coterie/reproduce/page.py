@@ -7,7 +7,15 @@ from pathlib import Path
 
 from coterie.core.files import replace_durably
 from coterie.report import line_chart
-from coterie.report.chart import Chart, make_axis, make_looks, make_round_axis, make_series
+from coterie.report.chart import (
+    Chart,
+    allot_points,
+    describe_thinning,
+    make_axis,
+    make_looks,
+    make_round_axis,
+    make_series,
+)
 from coterie.report.document import format_body, format_figures, format_note, make_document
 from coterie.reproduce import page_tables
 from coterie.reproduce.further_curves import Rows, read_rows
@@ -62,7 +70,9 @@ def _list_sections(
     for metric, rows in further.items():
         if rows:
             note = format_note("Each row has a scale of its own: values of rows may not compare.")
-            small = format_figures([_chart_row(*row, metric) for row in rows], "charts small")
+            most = allot_points(sum(len(lines) for _, lines in rows))
+            charts = [_chart_row(*row, metric, most) for row in rows]
+            small = format_figures(charts, "charts small")
             yield f"{metric} by row", note + small
     for section in sections.values():
         if section.head:
@@ -85,11 +95,11 @@ def _show_curves(outcome: Outcome) -> str:
     return "\n".join(map(format_figures, groups))
 
 
-def _chart_row(name: str, lines: Sequence[line_chart.Line], metric: str) -> Chart:
+def _chart_row(name: str, lines: Sequence[line_chart.Line], metric: str, most: int) -> Chart:
     """Chart a further metric of one row by training round, a line for every column."""
     series = []
     for (column, curve), look in zip(lines, make_looks(len(lines)), strict=True):
-        series += make_series(curve, column, *look)
+        series += make_series(curve, column, *look, most=most)
     spec = {"kind": "lines", "x": make_round_axis(), "y": make_axis(metric), "series": series}
     return Chart(name, spec | {"height": 230})
 
@@ -99,11 +109,13 @@ def _chart_column(outcome: Outcome, column: Column) -> Chart | None:
     study = outcome.study
     percent = study.recipe.unit == "percent"
     factor, series = 100.0 if percent else 1.0, []
+    most, longest = allot_points(len(study.rows) * len(study.columns)), 0
     for row, look in zip(study.rows, make_looks(len(study.rows)), strict=True):
         cell = outcome.cell(row.name, column.name)
         points = [(round, factor * value) for round, value in cell.curve]
         band = [(factor * low, factor * high) for low, high in cell.band]
-        series += make_series(points, row.name, *look, band)
+        series += make_series(points, row.name, *look, band, most)
+        longest = max(longest, len(points))
     if not series:
         return None
     target, metric = outcome.targets.get(column.name), study.metric(column)
@@ -114,4 +126,5 @@ def _chart_column(outcome: Outcome, column: Column) -> Chart | None:
     spec = {"kind": "lines", "x": make_round_axis(), "y": y, "series": series, "levels": levels}
     several = any(outcome.cell(row.name, column.name).seeds > 1 for row in study.rows)
     note = "A line is the mean over seeds, its band goes from the lowest to the highest seed."
-    return Chart(column.name, spec, note if several else "")
+    note = (note if several else "") + describe_thinning(longest, most)
+    return Chart(column.name, spec, note.strip())

@@ -28,6 +28,7 @@ _FIRST = re.compile(r"[-+]?\d[\d.,]*(e\d+)?")
 _ACROSS = 3  # columns of the paper's table beside each other
 _LISTED = 600  # runs
 _VERDICT = "verdict"
+_LONG = 26  # characters of a verdict that is broken into lines
 _SAID = {  # verdicts in a sentence, of one and of many
     WITHIN: ("is within reach", "are within reach"),
     DIRECTION: ("goes in its direction", "go in its direction"),
@@ -52,7 +53,8 @@ def show_verdict(text: str) -> TableCell:
     if not kind:
         return TableCell(text)
     kind = "part" if ";" in text else kind  # it depends on how rounds are counted
-    return TableCell(text, kind=f"verdict {kind}{' unsure' if ONE_SEED in text else ''}")
+    kind += " unsure" if ONE_SEED in text else ""
+    return TableCell(text, kind=f"verdict {kind}{' long' if len(text) > _LONG else ''}")
 
 
 def describe_verdicts(outcome: Outcome) -> str:

@@ -9,6 +9,7 @@ import pytest
 from made_run import EVIL, charts_of, make_run, sections_of
 
 from coterie.report import write_report
+from coterie.report.chart import allot_points, describe_thinning, make_series
 from coterie.report.comparison_page import write_comparison
 from coterie.report.rows import group_runs, read_member
 
@@ -126,12 +127,22 @@ def test_a_page_of_hundreds_of_runs_stays_small(tmp_path: Path) -> None:
     one = read_member(make_run(tmp_path / "run", rounds=320, clients=10, by_client=True))
     members = [
         replace(one, config={**one.config, "local": {"lr": i / 100, "name": "<&" * 20}})
-        for i in range(310)
+        for i in range(210)
     ]
     write_comparison(group_runs(members), tmp_path / "comparison.html")
     page = (tmp_path / "comparison.html").read_text("utf-8")
     assert len(page.encode()) < LARGEST
-    assert "<h1>FedAvg on digits: 310 rows</h1>" in page
-    assert "Of 310 rows the figures show 16" in page and "The first 300 of 310 rows." in page
+    assert "<h1>FedAvg on digits: 210 rows</h1>" in page
+    assert "Of 210 rows the figures show 16" in page and "The first 200 of 210 rows." in page
     assert len(charts_of(page)["Accuracy"]["series"]) == 16
-    assert len(cells_of(page, "Table")) == 301 and len(cells_of(page, "Runs")) == 311
+    assert len(cells_of(page, "Table")) == 201 and len(cells_of(page, "Runs")) == 211
+
+
+def test_the_lines_of_a_page_share_its_points() -> None:
+    assert [allot_points(lines) for lines in (0, 3, 80, 10**6)] == [500, 500, 187, 50]
+    line = [(i, i / 1000) for i in range(1000)]
+    (drawn,) = make_series(line, "a", "blue", band=[(y - 1, y + 1) for _, y in line], most=50)
+    assert (drawn["x"][0], drawn["x"][-1]) == (0, 999)
+    assert {len(drawn[key]) for key in ("x", "y", "low", "high")} == {50}
+    assert describe_thinning(1000, 50).strip() == "50 rounds of a line are drawn, evenly spaced."
+    assert describe_thinning(50, 50) == ""
