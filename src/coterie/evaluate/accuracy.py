@@ -23,11 +23,12 @@ from coterie.evaluate.shared.classification import (
     measure_auroc_of,
     predict,
 )
-from coterie.evaluate.shared.clients import Scores, summarise_clients
+from coterie.evaluate.shared.clients import Scores, name_summary, summarise_clients
 from coterie.kit import Evaluator, Frozen, Shard
 from coterie.kit.evaluator import Where
 
 NAME = "accuracy"
+_OTHERS = ("loss", "balanced_accuracy", "auroc")  # metrics beside the accuracy
 _TWO = 2  # classes of an ROC curve
 
 
@@ -46,6 +47,13 @@ class Accuracy(Evaluator):
     def loss(self) -> str:
         """The name of the second metric."""
         return self._name("loss")
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The accuracy and the others, of the server or over clients."""
+        if self.where == "client":
+            return name_summary(self.key, self._averages())
+        return (self.key, *map(self._name, _OTHERS))
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
         """Measure `accuracy`, `loss` and `balanced_accuracy`; with two classes also `auroc`."""
@@ -69,8 +77,10 @@ class Accuracy(Evaluator):
 
     def summarise(self, scores: Scores) -> Mapping[str, float]:
         """Report mean, spread and worst decile of the accuracy, and the mean of other metrics."""
-        others = [self._name(name) for name in ("loss", "balanced_accuracy", "auroc")]
-        return summarise_clients(scores, self.key, {f"client_{name}_mean": name for name in others})
+        return summarise_clients(scores, self.key, self._averages())
+
+    def _averages(self) -> dict[str, str]:
+        return {f"client_{name}_mean": name for name in map(self._name, _OTHERS)}
 
     def _name(self, metric: str) -> str:
         return metric if self.key == NAME else f"{self.key}_{metric}"

@@ -24,6 +24,7 @@ from coterie.evaluate.shared.features import Layer, LayerEvaluator
 from coterie.kit import Frozen, Shard, seeds, self_supervised
 
 NAME = "geometry"
+MEASURES = ("feature_std", "effective_rank", "uniformity")
 MOST = 2048  # samples
 _ROWS = 256  # samples at once; MOST is a multiple, so that no batch of one is left over
 
@@ -49,11 +50,9 @@ def measure(h: Tensor) -> dict[str, float]:
     values = torch.linalg.svdvals(u)
     shares = values / values.sum().clamp(min=1e-12)
     spread = u.std(dim=0, correction=0).mean() * u.shape[1] ** 0.5
-    return {
-        "feature_std": float(spread),
-        "effective_rank": float(torch.special.entr(shares).sum().exp()),
-        "uniformity": float(F.pdist(u).pow(2).mul(-2).exp().mean().log()),
-    }
+    rank = torch.special.entr(shares).sum().exp()
+    uniformity = F.pdist(u).pow(2).mul(-2).exp().mean().log()
+    return dict(zip(MEASURES, map(float, (spread, rank, uniformity)), strict=True))
 
 
 @final
@@ -81,6 +80,11 @@ class Geometry(LayerEvaluator):
             f"{self_supervised.COLLAPSED} (1: spread out); try a smaller local.lr or another "
             "objective"
         )
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The three measures."""
+        return tuple(f"{self._prefix}{name}" for name in MEASURES)
 
     @property
     def headline(self) -> str:

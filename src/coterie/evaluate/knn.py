@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.evaluate.shared.clients import Scores, summarise_clients
+from coterie.evaluate.shared.clients import Scores, name_summary, summarise_clients
 from coterie.evaluate.shared.features import Layer, LayerEvaluator, features
 from coterie.kit import Frozen, Shard, fields
 from coterie.kit.evaluator import Where
@@ -48,6 +48,14 @@ class Knn(LayerEvaluator):
     layer: Layer = "h"
     where: Where = "server"
     key: str = "knn"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The accuracy and the number of samples in the bank, of the server or over clients."""
+        bank = f"{self.key}_bank"
+        if self.where == "client":
+            return name_summary(self.key, (f"client_{bank}",))
+        return self.key, bank
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
         """Measure `knn`, and the number of samples in the bank as `knn_bank`."""

@@ -18,7 +18,7 @@ from typing import final
 
 import torch
 
-from coterie.evaluate.shared.clients import Scores, summarise_clients
+from coterie.evaluate.shared.clients import Scores, name_summary, summarise_clients
 from coterie.kit import Evaluator, Frozen, Shard, fields
 
 
@@ -34,6 +34,11 @@ class OwnSensors(Evaluator):
 
     every: fields.PositiveCount = 1  # take every n-th test sample of a batch of 256
     key: str = "own_sensors"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The accuracy over clients, and its parts."""
+        return name_summary(self.key, self._averages())
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
         """Measure the accuracy, that on classes the client holds (a), and on others (b)."""
@@ -59,5 +64,8 @@ class OwnSensors(Evaluator):
 
     def summarise(self, scores: Scores) -> Mapping[str, float]:
         """Report mean, spread and worst decile of the accuracy, and means of its parts."""
+        return summarise_clients(scores, self.key, self._averages())
+
+    def _averages(self) -> dict[str, str]:
         parts = [f"{self.key}_{name}" for name in ("held", "other", "from_held")]
-        return summarise_clients(scores, self.key, {f"client_{name}_mean": name for name in parts})
+        return {f"client_{name}_mean": name for name in parts}

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, final
 
-from coterie.evaluate.shared.clients import Scores, summarise_clients
+from coterie.evaluate.shared.clients import Scores, name_summary, summarise_clients
 from coterie.evaluate.shared.features import Layer, LayerEvaluator, features
 from coterie.evaluate.shared.head import choose_balanced, count_right, fresh_head, train_head
 from coterie.kit import Frozen, Shard, fields, seeds
@@ -41,6 +41,14 @@ class Probe(LayerEvaluator):
     def pools(self) -> bool:
         """Whether a client trains on the data of all clients."""
         return self.where == "client" and self.data == "all"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The accuracy and the number of labels, of the server or over clients."""
+        labels = f"{self.key}_labels"
+        if self.where == "client":
+            return name_summary(self.key, (f"client_{labels}",))
+        return self.key, labels
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
         """Measure `probe`, and the number of labels it used as `probe_labels`."""

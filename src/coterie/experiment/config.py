@@ -19,7 +19,7 @@ from coterie.data.augment import make_augment
 from coterie.data.partition import load_class
 from coterie.data.skew import Skewed
 from coterie.experiment import own
-from coterie.experiment.evaluators import make_evaluators
+from coterie.experiment.evaluators import find_unmeasured, make_evaluators
 from coterie.experiment.part_keys import DEFAULT_CHOICE
 from coterie.experiment.privacy import check_private
 from coterie.experiment.schema import to_lists, validate, write_fields
@@ -175,9 +175,7 @@ def resolve_request(asked: Request) -> Config:
             resolved[table] = write_fields(built[table], SPELLING)
     measured = _default_evaluators(asked.merge("evaluate"), built["objective"])
     evaluators = make_evaluators(measured)
-    if "metric" not in measured:
-        first = next((part.headline for part in evaluators.made.values() if part.headline), "")
-        measured["metric"] = first or settings.EvaluateSettings.metric
+    measured["metric"], fallen_back = _choose_metric(measured, asked, evaluators.made)
     built["evaluate"] = make_plain("evaluate", measured)
     resolved["evaluate"] = write_fields(built["evaluate"], SPELLING) | evaluators.resolved
     objects |= {f"evaluate.{key}": evaluators.made[key] for key in evaluators.local}
@@ -202,7 +200,7 @@ def resolve_request(asked: Request) -> Config:
         evaluators=evaluators.made,
         objects=objects,
         by_group=_read_by_group(asked),
-        notes=(fallback,) if fallback else (),
+        notes=tuple(note for note in (fallback, fallen_back) if note),
     )
     _check_together(config)
     return config
@@ -213,6 +211,28 @@ def _default_evaluators(table: dict[str, Any], objective: Objective) -> dict[str
     if "with" in table or objective.labels:
         return table
     return {**table, "with": list(_WITHOUT_CLASSIFIER)}
+
+
+def _choose_metric(
+    table: Mapping[str, Any],
+    asked: Request,
+    made: Mapping[str, Evaluator | FederatedEvaluator],
+) -> tuple[Any, str]:
+    """Choose what a run is judged by, with a note where it is not the metric of the file.
+
+    That of a file counts for the evaluators of the file: if others are chosen and none of them
+    measures it, the first metric of theirs is taken.
+    """
+    first = next((part.headline for part in made.values() if part.headline), "")
+    first = first or settings.EvaluateSettings.metric
+    metric = table.get("metric", first)
+    if "metric" not in table or not made or not isinstance(metric, str):
+        return metric, ""
+    problem = find_unmeasured(metric, made)
+    over = asked.changes.tables.get("evaluate", {})
+    if problem and ("metric" in over or "with" not in over):
+        raise ConfigError(problem)
+    return (first, f"evaluate.metric = {first!r} instead of {metric!r}") if problem else (metric, "")
 
 
 def _read_by_group(asked: Request) -> Mapping[str, Any] | None:

@@ -103,6 +103,24 @@ def make_evaluators(table: Mapping[str, Any]) -> Evaluators:
     return Evaluators(made, resolved, tuple(e.key for e in entries if e.part is not None))
 
 
+def find_unmeasured(metric: str, made: Mapping[str, "Evaluator | FederatedEvaluator"]) -> str:
+    """Say why none of the evaluators can measure a metric, with the nearest that one does; or "".
+
+    Metrics of the training, and those of an evaluator that does not name its own, are not known
+    before a run.
+    """
+    if metric.startswith("train_") or not all(part.metrics for part in made.values()):
+        return ""
+    known = [name for part in made.values() for name in part.metrics]
+    spread = [f"{name}_std" for name in known]  # over clients' models, without a global one
+    held_out = [f"holdout_{name}" for name in known]
+    unseen = [f"unseen_{name.removeprefix('client_')}" for name in known]
+    if metric in (*known, *spread, *held_out, *unseen):
+        return ""
+    hint = registry.nearest(metric, known) or f"; there are: {', '.join(known)}"
+    return f"evaluate.metric = {quote(metric)} is measured by no evaluator of the run{hint}"
+
+
 def _read(origin: str, entry: Any) -> EvaluatorEntry:
     if is_dataclass(entry):
         described = own.describe("evaluate", entry)

@@ -33,6 +33,14 @@ class Evaluator(ABC):
         return f"client_{key}_mean" if key and self.where == "client" else key
 
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of all metrics that it may report; () if they are not known before a run.
+
+        With them, a misspelt `evaluate.metric` is an error before the first round.
+        """
+        return ()
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """The heads that the network must have; a constant in the class will do."""
         return ()

@@ -134,6 +134,11 @@ class FederatedEvaluator(Method):
         """The metric that says most of the model; "" if it is not known."""
         return str(getattr(self, "key", ""))
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of all metrics that it may report; () if they are not known before a run."""
+        return ()
+
     @abstractmethod
     def start(self, nets: "Nets", weights: Tensors) -> ServerState:
         """The program's first state, with the weights under test in it.

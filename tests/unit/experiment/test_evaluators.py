@@ -211,3 +211,42 @@ def test_the_key_of_a_shipped_evaluator_is_the_name_of_its_file() -> None:
     assert {name: evaluator.key for name, evaluator in made.items()} == {
         name: name for name in registry.names("evaluate")
     }
+
+
+def test_a_metric_that_no_evaluator_measures_is_an_error_with_the_nearest_one() -> None:
+    chosen = {"with": ["accuracy", "personal"]}
+    with pytest.raises(ConfigError, match=r"'acuracy' is measured by no .*did you mean 'accuracy'"):
+        resolve({}, {"evaluate": {**chosen, "metric": "acuracy"}})
+    with pytest.raises(ConfigError, match="'nothing' is measured by no .*there are: accuracy, "):
+        resolve({"evaluate": {**chosen, "metric": "nothing"}})
+
+
+@pytest.mark.parametrize(
+    "metric",
+    ["balanced_accuracy", "client_auroc_mean", "accuracy_std", "holdout_accuracy", "train_steps"],
+)
+def test_every_metric_that_a_run_may_have_can_judge_it(metric: str) -> None:
+    table = {"with": ["accuracy", "personal"], "metric": metric}
+    assert resolve({"evaluate": table}).evaluate.metric == metric
+
+
+def test_the_metric_of_an_own_evaluator_is_not_known_before_the_run() -> None:
+    table = {"with": ["accuracy", CONSTANT], "metric": "constant"}
+    assert resolve({"evaluate": table}).evaluate.metric == "constant"
+
+
+def test_the_metric_of_a_file_gives_way_to_other_evaluators() -> None:
+    file = {"objective": {"name": "simsiam"}, "evaluate": {"with": ["knn"], "metric": "knn"}}
+    config = resolve(file, {"evaluate": {"with": ["geometry"]}})
+    assert config.evaluate.metric == "feature_std"
+    assert "evaluate.metric = 'feature_std' instead of 'knn'" in config.notes
+
+
+def test_evaluators_report_the_metrics_that_they_name(tmp_path: Path) -> None:
+    chosen = [name for name in names() if name != "linear_probe"]  # the metric of `probe` too
+    data = toy.write_data(tmp_path / "toy.npz")
+    result = toy.run(data, tmp_path / "run", run={"rounds": 1}, evaluate={"with": chosen})
+    named = {name for part in read(*chosen).evaluators.values() for name in part.metrics}
+    reported = {name for name in result.metrics if not name.startswith("train_")}
+    assert named - reported <= {"auroc", "client_auroc_mean"}  # those of two classes
+    assert reported <= named

@@ -1,12 +1,18 @@
 """What an evaluator on clients reports about the whole federation."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from coterie.kit import ClientId
 
 Scores = Mapping[ClientId, Mapping[str, float]]  # the metrics of every client
+_PARTS = ("mean", "std", "worst_decile")
+
+
+def name_summary(metric: str, averages: Iterable[str]) -> tuple[str, ...]:
+    """List the metrics that `summarise_clients` reports at most."""
+    return (*(f"client_{metric}_{part}" for part in _PARTS), *averages)
 
 
 def summarise_clients(scores: Scores, metric: str, averages: Mapping[str, str]) -> dict[str, float]:
@@ -19,11 +25,8 @@ def summarise_clients(scores: Scores, metric: str, averages: Mapping[str, str]) 
     if not len(values):
         return {}
     worst = max(1, len(values) // 10)
-    summary = {
-        f"client_{metric}_mean": float(values.mean()),
-        f"client_{metric}_std": float(values.std()),
-        f"client_{metric}_worst_decile": float(values[:worst].mean()),
-    }
+    parts = (values.mean(), values.std(), values[:worst].mean())
+    summary = dict(zip(name_summary(metric, ()), map(float, parts), strict=True))
     for name, other in averages.items():
         if measured := [metrics[other] for metrics in scores.values() if other in metrics]:
             summary[name] = float(np.mean(measured))

@@ -17,6 +17,13 @@ SCORES = {name: kit.Entry("int64", (), least=0) for name in ("right", "tests")}
 class HeadEvaluator(FederatedEvaluator):
     """Clients keep their features, the server keeps a classifier in the group `head`."""
 
+    key: str
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The accuracy, and the number of labels that were used."""
+        return self.key, f"{self.key}_labels"
+
     def begin(self, net: kit.Frozen, data: kit.Shard) -> kit.ClientState:
         """Compute h and y of the client's training and test samples."""
         groups = {}
