@@ -5,6 +5,7 @@ milliseconds. On platforms without a safe fork, every worker is started from scr
 """
 
 import atexit
+import errno
 import json
 import os
 import select
@@ -15,7 +16,8 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +26,7 @@ from coterie.core.errors import RunFailed
 _TIMEOUT = 300.0  # seconds for a reply of the fork server; the first one follows its imports
 _KILL_TIMEOUT = 10.0  # seconds for a killed process to end
 _BUFFER = 1 << 16
+_FEW_HANDLES = (errno.EMFILE, errno.ENFILE)  # of this process, of the whole machine
 # variables that are read only while a process starts or a library is loaded
 _STARTUP_VARIABLES = (
     *("PYTHON", "LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_"),
@@ -144,23 +147,15 @@ class Child:
             "folder": _working_folder(),
             "path": import_path(),
         }
-        (child_in, our_out), (our_in, child_out) = os.pipe(), os.pipe()
-        self.stdin, self.stdout = os.fdopen(our_out, "wb", 0), os.fdopen(our_in, "rb", 0)
-        try:
-            errors = os.dup(2)
-        except OSError:  # stderr is closed
-            errors = os.open(os.devnull, os.O_WRONLY)
-        try:
+        with ExitStack() as ours, ExitStack() as theirs:
+            child_in, self.stdin = _open_pipe(theirs, ours, to_child=True)
+            child_out, self.stdout = _open_pipe(theirs, ours, to_child=False)
+            errors = _open_stderr()
+            theirs.callback(os.close, errors)
             reply = parent.ask(request, [child_in, child_out, errors])
             if "failed" in reply:
                 raise RunFailed(f"a worker cannot be started: {reply['failed']}")
-        except BaseException:
-            self.stdin.close()
-            self.stdout.close()
-            raise
-        finally:
-            for descriptor in (child_in, child_out, errors):
-                os.close(descriptor)
+            ours.pop_all()  # they stay open
         self.pid: int = reply["pid"]
         self._pidfd = _open_pidfd(self.pid)
 
@@ -212,11 +207,41 @@ class Child:
             time.sleep(0.01)
 
 
+def _open_pipe(theirs: ExitStack, ours: ExitStack, to_child: bool) -> tuple[int, FileIO]:
+    """Open a pipe: the descriptor of the child's end, and our end as a file."""
+    reader, writer = os.pipe()
+    child, own = (reader, writer) if to_child else (writer, reader)
+    theirs.callback(os.close, child)
+    return child, ours.enter_context(FileIO(own, "w" if to_child else "r"))
+
+
+def _open_stderr() -> int:
+    """Open a second descriptor of stderr; of nothing, if stderr is closed."""
+    try:
+        return os.dup(2)
+    except OSError as error:
+        if error.errno in _FEW_HANDLES:
+            raise
+        return os.open(os.devnull, os.O_WRONLY)
+
+
 Process = subprocess.Popen[bytes] | Child  # both have pid, pipes, returncode, poll, kill and wait
 
 
 def start(environment: Mapping[str, str]) -> Process:
     """Start a worker with this environment, and the folder and import path of this process."""
+    try:
+        return _start(environment)
+    except OSError as error:
+        if error.errno not in _FEW_HANDLES:
+            raise
+        raise RunFailed(
+            f"no worker can be started: {error.strerror}; raise the limit of open files "
+            "(ulimit -n 1024), or use executor.kind = 'serial'"
+        ) from error
+
+
+def _start(environment: Mapping[str, str]) -> Process:
     environment = {**environment, "PYTHONPATH": os.pathsep.join(import_path())}
     if not can_fork():
         return subprocess.Popen(

@@ -1,5 +1,6 @@
 """Workers forked from a fork server: what they inherit, how they end, who outlives whom."""
 
+import errno
 import json
 import os
 import signal
@@ -331,6 +332,24 @@ def main_process() -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", MAIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
+
+
+def test_too_few_file_handles_are_one_line_and_leave_none_open(
+    start: Callable[[], launch.Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start()  # the fork server runs
+    pipes = iter([os.pipe()])
+
+    def pipe() -> tuple[int, int]:
+        if opened := next(pipes, None):
+            return opened
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "pipe", pipe)
+    with pytest.raises(RunFailed, match="Too many open files; raise the limit .*ulimit -n"):
+        start()
+    assert len(os.listdir("/proc/self/fd")) == before - 2  # also the pipe that could be opened
 
 
 def test_nobody_outlives_a_main_process_that_is_killed() -> None:
