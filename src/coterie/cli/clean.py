@@ -15,9 +15,10 @@ _FOLDERS = ("clients", "checkpoints", "blobs", "spool")
 def clean(run: Run, debug: Debug = False) -> None:
     """Remove checkpoints and client states of a finished run; its models and results stay."""
     from coterie.experiment.model_file import read_model_file
+    from coterie.report.page import marks_end
 
     described = read_model_file(run)
-    if not described.weights or not (run / "report.html").is_file():
+    if not described.weights or not marks_end(run):
         raise ConfigError(
             f"{run} is not finished, and could not be resumed without its checkpoints; resume it "
             f"first: coterie run --out {run} --resume"

@@ -232,7 +232,9 @@ def _choose_metric(
     over = asked.changes.tables.get("evaluate", {})
     if problem and ("metric" in over or "with" not in over):
         raise ConfigError(problem)
-    return (first, f"evaluate.metric = {first!r} instead of {metric!r}") if problem else (metric, "")
+    return (
+        (first, f"evaluate.metric = {first!r} instead of {metric!r}") if problem else (metric, "")
+    )
 
 
 def _read_by_group(asked: Request) -> Mapping[str, Any] | None:

@@ -19,10 +19,11 @@ from coterie.engine.checkpoints import Origin, Position
 from coterie.engine.loop import Plan, Standing
 from coterie.engine.record import Recorders
 from coterie.experiment.model_file import MODEL_FILE, read_model_file
-from coterie.experiment.outputs import REPORT, describe_model, find_damage
+from coterie.experiment.outputs import describe_model, find_damage
 from coterie.experiment.prepare import Experiment
 from coterie.experiment.result import CONFIG
 from coterie.experiment.tables import read
+from coterie.report.page import marks_end
 
 PARTITION = "partition.json"
 _WIDTH = 80  # of a value in a message
@@ -65,7 +66,7 @@ def find_standing(
 def is_cleaned(plan: Plan) -> bool:
     """Whether a run is finished and has no checkpoints any more; refuse it if it is damaged."""
     folder = plan.folder
-    if not (folder / REPORT).is_file() or plan.checkpoints().rounds():
+    if not marks_end(folder) or plan.checkpoints().rounds():
         return False
     if damage := find_damage(folder):
         raise CheckpointError(
@@ -140,7 +141,7 @@ def _check_data(experiment: Experiment, folder: Path, position: Position | None)
     before = written.get("digest") if isinstance(written, dict) else None
     if origin is not None:
         before = origin.data
-    elif position is None and not (folder / REPORT).is_file():
+    elif position is None and not marks_end(folder):
         if before is None or not (folder / CONFIG).exists():
             return  # nothing depends on it yet
     elif before is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.core import exact
-from coterie.core.errors import CheckpointError, ConfigError, Interrupted
+from coterie.core.errors import CheckpointError, ConfigError, CoterieError, Interrupted, RunFailed
 from coterie.core.task import Executor
 from coterie.engine import rundir
 from coterie.engine.loop import Loop, Standing
@@ -19,7 +19,7 @@ from coterie.executors.sink_process import ending, make_sinks
 from coterie.experiment.baseline import keep_baseline
 from coterie.experiment.config import Config, load
 from coterie.experiment.given import Divided
-from coterie.experiment.outputs import REPORT, find_lost_outputs, write_outputs
+from coterie.experiment.outputs import find_lost_outputs, write_outputs
 from coterie.experiment.prepare import (
     Experiment,
     make_executor,
@@ -29,6 +29,7 @@ from coterie.experiment.prepare import (
 from coterie.experiment.result import CONFIG, Caller, Result, say_how_to_resume
 from coterie.experiment.resume import find_standing, is_cleaned, repair, write_start
 from coterie.kit.method import Method
+from coterie.report.page import marks_end, remove_unfinished, write_report
 from coterie.report.progress import announce, announce_data, show_progress
 from coterie.types import PathLike
 
@@ -162,6 +163,7 @@ def drive(
     if standing is None and is_cleaned(plan):
         return  # without checkpoints it would begin again
     rundir.clean(folder)
+    remove_unfinished(folder)
     finished = standing is not None and standing.position.finished
     repaired = list(write_start(experiment, folder, finished))
     sinks = make_sinks(experiment.config.record, listeners)
@@ -186,7 +188,7 @@ def drive(
         damage = find_lost_outputs(experiment, folder, standing)
         if not damage:
             return
-        if (folder / REPORT).is_file():  # else they are written for the first time
+        if marks_end(folder):  # else they are written for the first time
             recorders.note(f"{damage}: what the run leaves is written again from its checkpoint")
     if experiment.config.executor.kind != "serial" and not experiment.remote:
         announce(listeners, "starting workers")
@@ -194,7 +196,12 @@ def drive(
         started = make_executor(experiment, recorders.note)
     else:
         started = start_executor(experiment, standing)
-    with _leaving_no_pieces(folder), ending(sinks), closing(started) as executor:
+    with (
+        _leaving_a_page(folder),
+        _leaving_no_pieces(folder),
+        ending(sinks),
+        closing(started) as executor,
+    ):
         if standing is None:
             announce(listeners, "measuring base lines")
             baseline = keep_baseline(experiment, folder)
@@ -206,6 +213,17 @@ def drive(
         write_outputs(experiment, folder, loop, standing)
         if sinks:
             announce(listeners, "waiting for tracking tools")
+
+
+@contextmanager
+def _leaving_a_page(folder: Path) -> Iterator[None]:
+    """When the run fails, write the page of the rounds so far, with the reason."""
+    try:
+        yield
+    except RunFailed as error:
+        with suppress(CoterieError):  # no round yet, or a full disk: the first error is told
+            write_report(folder, failure=str(error))
+        raise
 
 
 @contextmanager

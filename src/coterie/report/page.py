@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from coterie.core.files import replace_durably
+from coterie.core import files
+from coterie.core.files import disk_errors, replace_durably
 from coterie.core.formatting import counted, duration, format_bytes
 from coterie.report import client_charts, curves, tables, words
 from coterie.report.document import (
@@ -24,6 +25,7 @@ from coterie.report.scatter import chart_embedding
 from coterie.report.summary import Headline, describe_result, make_headline
 
 SEAL = b"<!-- SHA-256 of the rounds: "
+_UNFINISHED = b"<!-- The run was not finished. -->\n"
 _GIVEN = "given"  # `data.name` of samples that a Python program passed
 _ENVIRONMENT = {
     "coterie": "Coterie",
@@ -36,14 +38,18 @@ _ENVIRONMENT = {
 }
 
 
-def write_report(run: Path, out: Path | None = None) -> Path:
-    """Write the page of a run atomically (by default `report.html` in its folder)."""
-    out, page = out or run / "report.html", make_page(run).encode()
-    replace_durably(out, page + _seal(page, run))
+def write_report(run: Path, out: Path | None = None, failure: str = "") -> Path:
+    """Write the page of a run atomically (by default `report.html` in its folder).
+
+    `failure` says why the run ended early: the page then shows it, and does not mark the run as
+    finished.
+    """
+    out, page = out or run / "report.html", make_page(run, failure=failure).encode()
+    replace_durably(out, page + (_UNFINISHED if failure else _seal(page, run)))
     return out
 
 
-def make_page(run: Path, live: bool = False) -> str:
+def make_page(run: Path, live: bool = False, failure: str = "") -> str:
     """Make the page of a run; a `live` one is served, and follows the run while it grows."""
     read = read_run(run)
     title = words.name_run(read.choice("method"), read.choice("objective"), read.partition.dataset)
@@ -52,8 +58,24 @@ def make_page(run: Path, live: bool = False) -> str:
     targets = [float(target) for target in evaluate.get("targets", ())]
     head = make_headline(read.history, targets, metric)
     sections = [(name, text) for name, text in _list_sections(read, head) if text]
-    body = format_body("\n".join(_list_opening(read, head, title)), sections)
+    body = format_body("\n".join(_list_opening(read, head, title, failure)), sections)
     return make_document(title, body, live)
+
+
+def marks_end(run: Path) -> bool:
+    """Whether a run has the page that is written at its end, the last of its files."""
+    try:
+        return not (run / "report.html").read_bytes().endswith(_UNFINISHED)
+    except OSError:
+        return False
+
+
+def remove_unfinished(run: Path) -> None:
+    """Remove the page that a run left when it failed, because it is resumed."""
+    path = run / "report.html"
+    if path.is_file() and not marks_end(run):
+        with disk_errors(path):
+            files.remove_file(path)
 
 
 def is_whole(run: Path) -> bool:
@@ -77,13 +99,18 @@ def _seal(page: bytes, run: Path) -> bytes:
     return SEAL + b"%b, of the lines above: %b -->\n" % tuple(map(str.encode, hashes))
 
 
-def _list_opening(run: Run, head: Headline, title: str) -> Iterator[str]:
+def _list_opening(run: Run, head: Headline, title: str, failure: str) -> Iterator[str]:
     """List what is above the sections: title, result, numbers, warnings."""
     baseline = run.baseline if run.baseline_metric == head.metric else {}
     yield '<p class="brand">Coterie</p>'
     yield f"<h1>{escape(title)}</h1>"
     text = describe_result(head, title, len(run.partition.clients), baseline)
     yield f'<p class="lead">{escape(text)}</p>'
+    if failure:
+        yield (
+            '<div class="warning" role="note"><p><b>The run ended before its last round.</b> '
+            f"{escape(failure)}</p></div>"
+        )
     yield format_tiles(_list_tiles(head, run.table("privacy").get("delta")))
     if trouble := tables.describe_trouble(run.history):
         reasons = "".join(tables.list_losses(run.history))

@@ -14,8 +14,8 @@ from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.core.settings import WITHOUT_EFFECT
 from coterie.experiment import config as configuration
-from coterie.experiment.outputs import REPORT
 from coterie.experiment.tables import Tables, by_table, shipped, tables_of
+from coterie.report.page import marks_end
 from coterie.reproduce.recipe import Column, Grid, Recipe, Row, Scale, Target, get_at_scale
 
 HELD = 0.1  # the share of the training samples that is set aside to choose the point of a grid
@@ -120,7 +120,7 @@ def locate_run(out: Path, config: configuration.Config) -> Path:
 
 def is_finished(folder: Path) -> bool:
     """Return whether a folder holds a finished run: its report is written last."""
-    return (folder / REPORT).is_file()
+    return marks_end(folder)
 
 
 def make_study(

@@ -13,7 +13,7 @@ import pytest
 import coterie
 import own_parts
 import toy
-from coterie.core.errors import CheckpointError, ConfigError, Interrupted
+from coterie.core.errors import CheckpointError, ConfigError, Interrupted, RunFailed
 from coterie.core.task import ClientInfo, Executor, Reply, Task
 from coterie.engine.record import NoteEvent
 from coterie.experiment import run as module
@@ -23,6 +23,7 @@ from coterie.experiment.model_file import SavedWeights, read_model_file
 from coterie.experiment.prepare import Experiment, make_executor
 from coterie.experiment.result import Result
 from coterie.experiment.run import default_folder, execute
+from coterie.reproduce.plan import is_finished
 
 SITES = {"north": (np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1]))}
 TABLES: dict[str, Any] = {
@@ -40,8 +41,9 @@ TABLES: dict[str, Any] = {
 class Watched:
     """An executor that tells whether it was closed, and may be interrupted in a round."""
 
-    def __init__(self, inside: Executor, interrupted: int) -> None:
+    def __init__(self, inside: Executor, interrupted: int, error: BaseException) -> None:
         self.inside, self.interrupted, self.closed = inside, interrupted, False
+        self.error = error
 
     def clients(self) -> Sequence[ClientInfo]:
         return self.inside.clients()
@@ -49,7 +51,7 @@ class Watched:
     def run(self, tasks: Iterable[Task]) -> Iterator[Reply]:
         for task in tasks:
             if task.round.index == self.interrupted:
-                raise KeyboardInterrupt
+                raise self.error
             yield from self.inside.run([task])
 
     def close(self) -> None:
@@ -57,13 +59,14 @@ class Watched:
 
 
 @pytest.fixture
-def executors(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[Watched]]:
+def executors(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Watched]]:
     """Have executors watched from now on, and interrupted in a round if it is given."""
     made: list[Watched] = []
 
-    def watch(interrupted: int = -1) -> list[Watched]:
+    def watch(interrupted: int = -1, error: BaseException | None = None) -> list[Watched]:
         def make(experiment: Experiment, note: Callable[[str], None]) -> Watched:
-            made.append(Watched(make_executor(experiment, note), interrupted))
+            inside, raised = make_executor(experiment, note), error or KeyboardInterrupt()
+            made.append(Watched(inside, interrupted, raised))
             return made[-1]
 
         monkeypatch.setattr(module, "make_executor", make)
@@ -134,6 +137,33 @@ def test_a_resumed_run_comes_to_the_same_models(
     executors()
     start(tmp_path / "run", resume=True)
     assert toy.outputs(tmp_path / "run") == toy.outputs(reference)
+
+
+def test_a_run_that_fails_leaves_a_page_with_the_reason_and_can_be_resumed(
+    reference: Path, tmp_path: Path, executors: Any
+) -> None:
+    folder = tmp_path / "run"
+    executors(1, RunFailed("nobody <answered>"))
+    with pytest.raises(RunFailed, match="nobody"):
+        start(folder)
+    page = (folder / "report.html").read_text()
+    assert "ended before its last round.</b> nobody &lt;answered&gt;</p>" in page
+    assert not is_finished(folder)
+    executors(1)
+    with pytest.raises(Interrupted):
+        start(folder, resume=True)
+    assert not (folder / "report.html").exists()  # the reason was of another attempt
+    executors()
+    start(folder, resume=True)
+    assert is_finished(folder)
+    assert toy.outputs(folder) == toy.outputs(reference)
+
+
+def test_a_run_that_fails_in_its_first_round_has_no_page(tmp_path: Path, executors: Any) -> None:
+    executors(0, RunFailed("nobody answered"))
+    with pytest.raises(RunFailed, match="nobody answered"):
+        start(tmp_path / "run")
+    assert not (tmp_path / "run" / "report.html").exists()
 
 
 def test_a_finished_run_is_left_as_it_is_and_starts_no_executor(
