@@ -1,5 +1,6 @@
 """`model.json`: all that opening a trained model needs, beside its weights."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -12,6 +13,7 @@ from coterie.data.encoding import TableColumn, is_by_site, list_sites
 
 MODEL_FILE = "model.json"
 FORMAT = 1
+_HASH = "sha256"  # the key with the hash of all others
 _LISTS = ("shape", "mean", "std", "columns", "classes", "clients", "unseen", "kept")
 _CHOICES = {"method": "name", "objective": "name", "net": "backbone"}
 
@@ -81,9 +83,9 @@ class ModelFile:
     leaves: str = ""  # what leaves a client in training, in words
 
     def to_json(self) -> str:
-        """Write it as JSON; what is not there is left out."""
-        values = {"format": FORMAT, **asdict(self)}
-        return json.dumps(_without_none(values), indent=1) + "\n"
+        """Write it as JSON, with its own hash; what is not there is left out."""
+        values = _without_none({"format": FORMAT, **asdict(self)})
+        return json.dumps({**values, _HASH: _hash(values)}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "ModelFile":
@@ -91,8 +93,11 @@ class ModelFile:
         values = json.loads(text)
         if not isinstance(values, dict):
             raise ValueError("it is not a JSON object")
-        if (version := values.pop("format", None)) != FORMAT:
+        if (version := values.get("format")) != FORMAT:
             raise ValueError(f"format {version!r} is not {FORMAT}: another version wrote it")
+        written = values.pop(_HASH, None)  # earlier versions wrote none
+        if written is not None and written != _hash(values):
+            raise ValueError(f"it was changed after it was written ({_HASH}): put back a copy")
         for table, key in _CHOICES.items():
             if not isinstance(values.get(table), dict) or key not in values[table]:
                 raise ValueError(f"the key {table}.{key} is missing")
@@ -142,6 +147,11 @@ def _make(kind: Any, values: Any) -> Any:
                 raise ValueError(f"{f.name} = {given[f.name]!r} is not a list")
             given[f.name] = tuple(given[f.name])
     return kind(**given)
+
+
+def _hash(values: Mapping[str, Any]) -> str:
+    """Compute the SHA-256 of a JSON object, whatever its layout and the order of its keys."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _without_none(value: Any) -> Any:

@@ -1,5 +1,7 @@
 """Every number of a configuration has bounds: a slip of the finger never starts a run."""
 
+import json
+import tomllib
 import typing
 from collections.abc import Iterator
 from dataclasses import fields
@@ -83,3 +85,11 @@ def test_the_bounds_are_those_of_the_page() -> None:
     assert resolve({"local": {"epochs": MOST}}).local.epochs == MOST
     assert resolve({"net": {"projection": WIDEST}}).net.projection == WIDEST
     assert f"less than or equal to {WIDEST}" in refuse("net", "projection", WIDEST + 1, {})
+
+
+def test_a_seed_is_exact_in_every_file_of_a_run_or_refused() -> None:
+    config = resolve({"run": {"seed": 2**53 - 1}})
+    assert tomllib.loads(config.to_toml())["run"]["seed"] == 2**53 - 1
+    assert json.loads(json.dumps(config.tables, default=str))["run"]["seed"] == 2**53 - 1
+    with pytest.raises(ConfigError, match=r"run\.seed = 9007199254740993.*less than 9007199254740992"):
+        resolve({"run": {"seed": 2**53 + 1}})

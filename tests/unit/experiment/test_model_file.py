@@ -55,8 +55,29 @@ def test_it_has_the_keys_of_the_format() -> None:
     assert values["weights"] == {"last": last, "best": best, "personal": personal}
 
 
+def plain_values() -> dict[str, Any]:
+    """The values of a file as earlier versions wrote it, without a hash of its own."""
+    values: dict[str, Any] = json.loads(PLAIN.to_json())
+    del values["sha256"]
+    return values
+
+
+def test_any_changed_value_is_noticed_when_it_is_read(tmp_path: Path) -> None:
+    text = WHOLE.to_json()
+    for before, after in (('"kind": "image"', '"kind": "imagf"'), ("0.93", "0.83"), ("16", "17")):
+        (tmp_path / "model.json").write_text(text.replace(before, after, 1))
+        with pytest.raises(DataError, match=r"model\.json cannot be used: it was changed after"):
+            read_model_file(tmp_path)
+    (tmp_path / "model.json").write_text(json.dumps(json.loads(text)))  # another layout
+    assert read_model_file(tmp_path) == WHOLE
+
+
+def test_a_file_without_a_hash_of_its_own_is_read() -> None:
+    assert ModelFile.from_json(json.dumps(plain_values())) == PLAIN
+
+
 def test_keys_that_a_later_version_may_add_are_ignored() -> None:
-    values = json.loads(PLAIN.to_json())
+    values = plain_values()
     values |= {"licence": "MIT", "input": {**values["input"], "unit": "mm"}}
     assert ModelFile.from_json(json.dumps(values)) == PLAIN
 
@@ -74,7 +95,7 @@ def test_keys_that_a_later_version_may_add_are_ignored() -> None:
     ],
 )
 def test_what_is_wrong_in_it_is_named(change: Any, message: str, tmp_path: Path) -> None:
-    values = {**json.loads(PLAIN.to_json()), **change}
+    values = {**plain_values(), **change}
     (tmp_path / "model.json").write_text(json.dumps(values))
     with pytest.raises(DataError, match=rf"model\.json cannot be used: .*{message}"):
         read_model_file(tmp_path)
@@ -90,7 +111,7 @@ def test_what_is_no_json_object_is_refused(text: str, tmp_path: Path) -> None:
 def test_a_missing_key_and_a_missing_file_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"model\.json is missing"):
         read_model_file(tmp_path)
-    values = json.loads(PLAIN.to_json())
+    values = plain_values()
     del values["clients"]
     (tmp_path / "model.json").write_text(json.dumps(values))
     with pytest.raises(DataError, match="the key 'clients' is missing"):

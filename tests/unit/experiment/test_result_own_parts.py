@@ -67,6 +67,7 @@ def test_a_backbone_that_can_be_imported_needs_not_be_passed(
     )
     path = tmp_path / "run" / "model.json"
     values = json.loads(path.read_text())
+    del values["sha256"]
     path.write_text(json.dumps({**values, "net": {**values["net"], "backbone": "nowhere:Net"}}))
     with pytest.raises(ConfigError, match=r"cannot be imported: .*coterie\.load\(.*, net=Net\)"):
         result.model()

@@ -269,7 +269,7 @@ def test_any_change_of_the_description_is_noticed(
     assert path.read_text() != text
     executors(0)
     (note,) = watch_notes(finished)
-    assert f"{path} is not as this run writes it" in note and path.read_text() == text
+    assert f"{path} cannot be used: it was changed" in note and path.read_text() == text
 
 
 def test_a_description_from_the_start_of_a_run_is_noticed_at_its_end(finished: Path) -> None:
