@@ -94,3 +94,10 @@ def test_columns_that_are_known_cannot_be_stated(name: str, key: str, tmp_path: 
     stated = TableOptions(standardise="site", **{key: value})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=rf"data\.{key} = .* are known; leave it out"):
         datasets.load(name, cache=tmp_path, table=stated)
+
+
+@pytest.mark.parametrize("name", ["digits", "heart", "flamby-heart"])
+def test_data_that_are_installed_have_no_folder(name: str, tmp_path: Path) -> None:
+    stated = TableOptions(standardise="site") if "heart" in name else TableOptions()
+    with pytest.raises(ConfigError, match=r"data\.root = 'here' has no effect: .*leave it out"):
+        datasets.load(name, "here", cache=tmp_path, table=stated)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.data.checks import refuse_root
 from coterie.data.datasets import Raw
 
 _CLASSES = 10
@@ -15,6 +16,7 @@ _BRIGHTEN = 15  # scales the values 0..16 to bytes, 0..240
 
 def files(root: str) -> tuple[Path, ...]:
     """Find the file inside scikit-learn without importing it."""
+    refuse_root("digits", root)
     spec = find_spec("sklearn")
     package = Path(spec.origin).parent if spec and spec.origin else Path()
     return (package / "datasets" / "data" / "digits.csv.gz",)

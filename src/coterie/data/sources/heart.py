@@ -15,6 +15,7 @@ from coterie.core.errors import ConfigError
 from coterie.core.formatting import quote
 from coterie.core.settings import Missing
 from coterie.data import labels
+from coterie.data.checks import refuse_root
 from coterie.data.datasets import Raw
 from coterie.data.formats import tables
 from coterie.data.sources.sites import join_sites
@@ -37,6 +38,7 @@ _FEWEST = 3  # patients of a class that a stratified split needs
 
 def files(root: str) -> tuple[Path, ...]:
     """List the files in the package."""
+    refuse_root("heart", root)
     return tuple(_FOLDER / f"{name}.csv" for name in HOSPITALS)
 
 
