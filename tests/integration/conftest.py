@@ -1,6 +1,7 @@
 """What tests of whole runs share: a finished run, a copy of it, the command, and a browser."""
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,3 +56,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         return said.err if code else said.out
 
     return call
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """The program takes over two signals; tests take them back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

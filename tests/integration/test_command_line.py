@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import re
-import signal
 import socket
 import struct
 import subprocess
@@ -14,7 +13,7 @@ import sys
 import termios
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,11 +21,13 @@ from safetensors.numpy import load_file
 
 import coterie
 import toy
-from coterie.cli.main import app, main
-from coterie.core.errors import ConfigError, DataError
+from coterie.cli.main import main
+from coterie.core.errors import ConfigError
 from coterie.experiment.config import resolve
 from coterie.experiment.tables import shipped
 from coterie.report.live import LivePage
+
+pytestmark = pytest.mark.usefixtures("handlers")
 
 Command = Callable[..., str]
 
@@ -56,15 +57,6 @@ def config(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tables = toy.tables(toy_data, run={"rounds": 2}, evaluate=TARGETS, checkpoint={"every": 1})
     path.write_text(resolve(tables).to_toml())
     return path
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    """The program takes over two signals; tests take them back."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -255,89 +247,6 @@ def test_without_a_command_there_is_help_and_a_line(capsys: pytest.CaptureFixtur
     said = capsys.readouterr()
     assert said.err == "coterie: a command is missing (coterie --help)\n"
     assert said.out.startswith("Usage:")
-
-
-def broken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """For every command the words behind its name that make it fail."""
-
-    def fail(*arguments: object, **options: object) -> None:
-        raise DataError("the file x is broken")
-
-    monkeypatch.setattr("coterie.cli.doctor._check_agreement", fail)
-    for module in ("reproduce.runs", "experiment.run"):  # the first imports from the second
-        monkeypatch.setattr(f"coterie.{module}.execute", fail)
-    return {
-        "run": ["digits/fedavg"],
-        "predict": ["nothing-of-that-name", "data"],
-        "embed": ["nothing-of-that-name", "data"],
-        "evaluate": ["nothing-of-that-name"],
-        "export": ["nothing-of-that-name"],
-        "clean": ["nothing-of-that-name"],
-        "compare": ["fedavg"],
-        "sweep": ["digits/fedavg", "run.seed=0"],
-        "reproduce": ["nothing-of-that-name"],
-        "partition": ["local.lr=fast"],
-        "download": ["nothing-of-that-name"],
-        "list": ["nothing-of-that-name"],
-        "doctor": [],
-    }
-
-
-@pytest.mark.parametrize("name", [str(known.name) for known in app.registered_commands])
-def test_debug_shows_the_traceback_of_every_command_wherever_it_stands(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = broken(monkeypatch)[name]
-    said = {}
-    for arguments in ([name, *words], ["--debug", name, *words], [name, *words, "--debug"]):
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        assert ended.value.code in (2, 3)
-        said[" ".join(arguments)] = capsys.readouterr().err
-    plain, *shown = said.values()
-    assert plain.startswith("coterie: ") and plain.count("\n") == 1
-    for text in shown:
-        assert text.startswith("Traceback (most recent call last)") and text.endswith(plain)
-
-
-def test_debug_before_the_command_also_shows_what_failed_on_a_client(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    class Stopped(Exception):
-        """The display was made: nothing has to run."""
-
-    def display(*arguments: object, debug: bool = False) -> None:
-        asked.append(debug)
-        raise Stopped
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("coterie.report.progress.Display", display)
-    for arguments in (["run"], ["--debug", "run"], ["run", "--debug"]):
-        with pytest.raises(SystemExit):
-            main(arguments)
-    assert asked == [False, True, True]
-
-
-def test_an_unexpected_error_is_called_a_bug(
-    config: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def fail(*arguments: object) -> None:
-        raise ZeroDivisionError("by\nnothing")
-
-    monkeypatch.chdir(tmp_path)
-    for module in ("reproduce.runs", "experiment.run"):  # the first imports from the second
-        monkeypatch.setattr(f"coterie.{module}.execute", fail)
-    with pytest.raises(SystemExit) as ended:
-        main(["run", str(config)])
-    assert ended.value.code == 4
-    said = capsys.readouterr().err
-    assert said == "coterie: ZeroDivisionError: by nothing (this is a bug; --debug shows where)\n"
 
 
 def test_the_module_is_the_program_and_listing_imports_no_torch(tmp_path: Path) -> None:

@@ -4,8 +4,7 @@ import csv
 import json
 import re
 import shutil
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +17,11 @@ import made_model
 import toy
 from coterie.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("handlers")
+
 Command = Callable[..., str]
 Refused = Callable[..., tuple[int, str]]
 FOLDERS = ("clients", "checkpoints", "blobs", "spool")
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    """The program takes over two signals; tests take them back."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture

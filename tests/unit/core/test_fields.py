@@ -91,5 +91,7 @@ def test_a_seed_is_exact_in_every_file_of_a_run_or_refused() -> None:
     config = resolve({"run": {"seed": 2**53 - 1}})
     assert tomllib.loads(config.to_toml())["run"]["seed"] == 2**53 - 1
     assert json.loads(json.dumps(config.tables, default=str))["run"]["seed"] == 2**53 - 1
-    with pytest.raises(ConfigError, match=r"run\.seed = 9007199254740993.*less than 9007199254740992"):
+    with pytest.raises(
+        ConfigError, match=r"run\.seed = 9007199254740993.*less than 9007199254740992"
+    ):
         resolve({"run": {"seed": 2**53 + 1}})

@@ -45,6 +45,11 @@ class Scale(Backbone):
         return x.flatten(1).sum(1, keepdim=True) * self.scale
 
 
+def build_scale(method: Method, build: Builder) -> dict[str, Network]:
+    """The networks of a method whose only weight is that of `Scale`."""
+    return {"model": Network(Scale())}
+
+
 @final
 @dataclass(frozen=True)
 class Nothing(Objective):
@@ -74,14 +79,12 @@ class Toy(Method):
     broadcast = stock.send_model
     server_update = stock.average
     model = stock.global_model
+    nets = build_scale
 
     def client_update(
         self, ctx: ClientContext, down: Payload, state: ClientState | None
     ) -> tuple[Payload, ClientState | None]:
         return add(down, ctx.id), None
-
-    def nets(self, build: Builder) -> dict[str, Network]:
-        return {"model": Network(Scale())}
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         cohort: Any = self.cohort

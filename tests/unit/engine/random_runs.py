@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import torch
-from canned import WEIGHT, Canned, Scale, model, value
+from canned import WEIGHT, Canned, build_scale, model, value
 from test_loop import make_loop
 
 import toy
@@ -20,11 +20,9 @@ from coterie.engine.loop import Plan, Standing
 from coterie.engine.record import Event, Recorders, RoundEvent
 from coterie.experiment.resume import repair
 from coterie.kit import stock
-from coterie.kit.builder import Builder
 from coterie.kit.context import ClientContext, ServerContext
 from coterie.kit.method import Method
 from coterie.kit.stages import Stage
-from coterie.nets.heads import Network
 
 SEED, DIVERGED_ROUNDS = 7, 3
 REJECTED: dict[str, Any] = {
@@ -49,6 +47,7 @@ class Scripted(Method):
     broadcast = stock.send_model
     server_update = stock.average
     model = stock.global_model
+    nets = build_scale
 
     def client_update(
         self, ctx: ClientContext, down: Payload, state: ClientState | None
@@ -59,9 +58,6 @@ class Scripted(Method):
         self, ctx: ServerContext, server: ServerState, replies: Iterator[Reply]
     ) -> ServerState:
         return model(value(server) + 1.0)
-
-    def nets(self, build: Builder) -> dict[str, Network]:
-        return {"model": Network(Scale())}
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         found = []

@@ -345,11 +345,13 @@ def test_too_few_file_handles_are_one_line_and_leave_none_open(
             return opened
         raise OSError(errno.EMFILE, "Too many open files")
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = len([*Path("/proc/self/fd").iterdir()])
     monkeypatch.setattr(os, "pipe", pipe)
-    with pytest.raises(RunFailed, match="Too many open files; raise the limit .*ulimit -n"):
+    with pytest.raises(RunFailed, match=r"Too many open files; raise the limit .*ulimit -n"):
         start()
-    assert len(os.listdir("/proc/self/fd")) == before - 2  # also the pipe that could be opened
+    assert (
+        len([*Path("/proc/self/fd").iterdir()]) == before - 2
+    )  # also the pipe that could be opened
 
 
 def test_nobody_outlives_a_main_process_that_is_killed() -> None:

@@ -217,7 +217,7 @@ def test_a_metric_that_no_evaluator_measures_is_an_error_with_the_nearest_one() 
     chosen = {"with": ["accuracy", "personal"]}
     with pytest.raises(ConfigError, match=r"'acuracy' is measured by no .*did you mean 'accuracy'"):
         resolve({}, {"evaluate": {**chosen, "metric": "acuracy"}})
-    with pytest.raises(ConfigError, match="'nothing' is measured by no .*there are: accuracy, "):
+    with pytest.raises(ConfigError, match=r"'nothing' is measured by no .*there are: accuracy, "):
         resolve({"evaluate": {**chosen, "metric": "nothing"}})
 
 
