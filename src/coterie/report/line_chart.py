@@ -10,6 +10,7 @@ from coterie.report.svg import (
     DASHES,
     GRID,
     SOFT,
+    draw_area,
     draw_line,
     draw_text,
     make_svg,
@@ -19,6 +20,9 @@ from coterie.report.svg import (
 
 Curve = Sequence[tuple[int, float]]  # (training round, counted from 1; value)
 Line = tuple[str, Curve]
+Band = Sequence[tuple[int, float, float]]  # (training round, lowest, highest value)
+Level = tuple[str, float]  # a base line: its name and value
+_NO_BANDS: Mapping[str, Band] = {}
 _Look = tuple[str, str]  # colour, dash
 
 _WIDTH, _HEIGHT = 860, 420
@@ -38,12 +42,22 @@ class _Frame:
     height: float
 
 
-def draw(lines: Sequence[Line], title: str, metric: str) -> str:
-    """Draw named curves over training rounds, with a legend on the right."""
+def draw(
+    lines: Sequence[Line],
+    title: str,
+    metric: str,
+    bands: Mapping[str, Band] | None = None,
+    levels: Sequence[Level] = (),
+) -> str:
+    """Draw named curves over training rounds, with a legend on the right.
+
+    `bands` are drawn behind the lines of the same name, and `levels` across the chart.
+    """
     frame = _Frame(_LEFT, _TOP, _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM)
     looks = _choose_looks([name for name, _ in lines])
     parts = [draw_text(_LEFT, 26, title, more='font-size="15"')]
-    parts += _draw_curves(frame, lines, looks, most=8)
+    looks |= {name: (SOFT, DASHES[1 + i % 3]) for i, (name, _) in enumerate(levels)}
+    parts += _draw_curves(frame, lines, looks, 8, bands or {}, levels)
     middle = _LEFT + frame.width / 2
     parts.append(draw_text(middle, _HEIGHT - 10, "training round", more=CENTRED))
     parts.append(_draw_upright(16, _TOP + frame.height / 2, metric))
@@ -84,11 +98,18 @@ def _choose_looks(names: Sequence[str]) -> dict[str, _Look]:
 
 
 def _draw_curves(
-    frame: _Frame, lines: Sequence[Line], looks: Mapping[str, _Look], most: int
+    frame: _Frame,
+    lines: Sequence[Line],
+    looks: Mapping[str, _Look],
+    most: int,
+    bands: Mapping[str, Band] = _NO_BANDS,
+    levels: Sequence[Level] = (),
 ) -> Iterator[str]:
     """Draw curves with their axes; rounds have about `most` labels."""
     rounds = [round for _, curve in lines for round, _ in curve]
     values = [value for _, curve in lines for _, value in curve]
+    values += [end for band in bands.values() for _, *ends in band for end in ends]
+    values += [value for _, value in levels]
     low, high, step = _choose_axis(min(values), max(values))
     first, last = min(rounds), max(rounds)
     right, bottom = frame.left + frame.width, frame.top + frame.height
@@ -104,6 +125,14 @@ def _draw_curves(
         yield draw_text(frame.left - 8, y(tick) + 4, f"{tick:g}", SOFT, 'text-anchor="end"')
     for tick in _list_rounds(first, last, most):
         yield draw_text(x(tick), bottom + 20, str(tick), SOFT, CENTRED)
+    for name, band in bands.items():
+        above = [(x(r), y(highest)) for r, _, highest in band]
+        below = [(x(r), y(lowest)) for r, lowest, _ in reversed(band)]
+        yield draw_area([*above, *below], looks[name][0])
+    for name, value in levels:
+        yield draw_line(
+            [(frame.left, y(value)), (right, y(value))], looks[name][0], 1, looks[name][1]
+        )
     for name, curve in lines:
         yield draw_line([(x(r), y(v)) for r, v in curve], looks[name][0], 2, looks[name][1])
 
