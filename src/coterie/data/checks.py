@@ -63,15 +63,6 @@ def check(origin: str, raw: "Raw") -> tuple[dict[str, np.ndarray], ClassNames]:
     return {name: arrays[name] for name in (*ARRAYS, *GROUP_ARRAYS) if name in arrays}, names
 
 
-def refuse_root(name: str, root: str) -> None:
-    """Refuse a folder of files for a data set that has none: it would have no effect."""
-    if root:
-        raise ConfigError(
-            f"data.root = {quote(root)} has no effect: the data set {name!r} is installed with "
-            "Coterie; leave it out, or say what the files are with data.name"
-        )
-
-
 def check_resize(name: str, resize: int, images: bool) -> None:
     """Reject a `data.resize` that is negative or not for image files."""
     if resize < 0:

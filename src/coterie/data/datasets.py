@@ -24,6 +24,7 @@ import numpy as np
 from coterie.core import files, registry
 from coterie.core.errors import CheckpointError, ConfigError, DataError
 from coterie.core.files import replace_durably
+from coterie.core.formatting import quote
 from coterie.core.settings import Missing
 from coterie.data import cache_folder, checks
 from coterie.data.boot_record import hash_files, hash_once
@@ -172,6 +173,15 @@ def load(
         with contextlib.suppress(CheckpointError):
             replace_durably(pointer, dataset.path.name.encode())
     return dataset
+
+
+def check_root(name: str, root: str) -> None:
+    """Refuse a folder of files for a data set that is installed: it would have no effect."""
+    if root and getattr(_import_source(name), "INSTALLED", False):
+        raise ConfigError(
+            f"data.root = {quote(root)} has no effect: the data set {name!r} is installed with "
+            "Coterie; leave it out, or say what the files are with data.name"
+        )
 
 
 def store(name: str, raw: Raw, cache: Path | None = None, what: str = "") -> Dataset:

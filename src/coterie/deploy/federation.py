@@ -7,6 +7,7 @@ agreed is kept in `federation.json` of the run, so that a restarted server asks 
 
 import hashlib
 import json
+import re
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -59,6 +60,7 @@ class Card:
     classes: ClassNames  # that it has; empty where the server states them
     labelled: bool  # whether training and test samples have labels
     table: TableCard | None = None
+    kernels: str = ""  # what its machine computes with: "torch", or the variant of the kernels
 
     def describe(self) -> str:
         """Say in a few words what its samples are."""
@@ -78,7 +80,10 @@ class Card:
             classes = tuple(plain["classes"])
             if any(type(name) not in (int, str) for name in classes):
                 raise ValueError("classes are named by numbers or text")
-            return cls(form, train, test, classes, bool(plain["labelled"]), table)
+            kernels = plain.get("kernels", "")
+            if not isinstance(kernels, str) or not re.fullmatch(r"[\w ,.-]{0,40}", kernels):
+                raise ValueError("kernels are named by a word")
+            return cls(form, train, test, classes, bool(plain["labelled"]), table, kernels)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
 

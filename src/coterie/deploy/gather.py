@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from coterie.core.errors import DataError, RunFailed
-from coterie.core.formatting import counted
+from coterie.core.formatting import counted, list_first
 from coterie.deploy.column_exchange import fit_form
 from coterie.deploy.executor import GRACE, POLL
 from coterie.deploy.federation import Card, Federation, agree
@@ -37,6 +37,8 @@ def form_federation(
 ) -> Federation:
     """Gather the cards of clients, and agree with those that fit together on a form of samples."""
     cards = gather(link, terms, patience, notes)
+    if different := describe_kernels(cards):
+        notes.note(different)
     questions = Questions(link, terms, patience.join, patience.grace, patience.poll)
     while True:
         federation, refused = agree(cards, terms.classes)
@@ -60,6 +62,17 @@ def form_federation(
                 f"{counted(len(cards), 'client')} left, and cohort.min_clients = "
                 f"{terms.config.cohort.min_clients}; start again when clients can be reached"
             )
+
+
+def describe_kernels(cards: Mapping[str, Card]) -> str:
+    """Say which clients compute with which kernels, where they differ; else nothing."""
+    sites: dict[str, list[str]] = {}
+    for name, card in sorted(cards.items()):
+        sites.setdefault(card.kernels, []).append(name)
+    if len(sites) < 2:
+        return ""
+    told = "; ".join(f"{kernels or 'unknown'} at {list_first(at)}" for kernels, at in sites.items())
+    return f"kernels differ between clients, and round differently: {told}"
 
 
 def _refuse(link: ServerLink, refused: Mapping[str, str], notes: Recorders) -> None:

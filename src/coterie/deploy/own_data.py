@@ -24,6 +24,7 @@ from coterie.deploy.handshake import Declined
 from coterie.deploy.own_table import OwnTable
 from coterie.experiment.config import Config
 from coterie.experiment.load_data import read_options
+from coterie.native.library import loaded
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,10 @@ def make_card(config: Config, dataset: Dataset | OwnTable, stated: ClassNames = 
     labelled = bool((dataset.y_train >= 0).any() and (dataset.y_test >= 0).any())
     classes = () if stated else dataset.class_names
     sizes = (len(train), len(dataset.y_test))
+    kernels = loaded().variant if config.net.kernel == "native" else "torch"
     if isinstance(dataset, OwnTable):
-        return Card(None, *sizes, classes, labelled, dataset.describe())
-    return Card(describe_form(dataset), *sizes, classes, labelled)
+        return Card(None, *sizes, classes, labelled, dataset.describe(), kernels)
+    return Card(describe_form(dataset), *sizes, classes, labelled, kernels=kernels)
 
 
 def describe_form(dataset: Dataset) -> SampleForm:

@@ -49,6 +49,7 @@ def load_data(config: Config, given: Divided | None, unseen: tuple[str, ...] = (
     if settings.name == GIVEN:
         raise DataError("this run used data that a Python program passed in: resume it there")
     options = replace(read_options(settings), unseen=unseen)
+    datasets.check_root(settings.name, settings.root)
     dataset = datasets.load(
         settings.name,
         settings.root,

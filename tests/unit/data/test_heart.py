@@ -12,6 +12,8 @@ from coterie.data import datasets
 from coterie.data.encoding import TableColumn, encode
 from coterie.data.formats import tables
 from coterie.data.table import TableOptions
+from coterie.experiment.config import resolve
+from coterie.experiment.load_data import load_data
 
 FOLDER = Path(coterie.__file__).parent / "data" / "heart"
 OWN = TableOptions(standardise="site")
@@ -97,7 +99,7 @@ def test_columns_that_are_known_cannot_be_stated(name: str, key: str, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["digits", "heart", "flamby-heart"])
-def test_data_that_are_installed_have_no_folder(name: str, tmp_path: Path) -> None:
-    stated = TableOptions(standardise="site") if "heart" in name else TableOptions()
+def test_data_that_are_installed_have_no_folder(name: str) -> None:
+    config = resolve({"data": {"name": name, "root": "here"}})
     with pytest.raises(ConfigError, match=r"data\.root = 'here' has no effect: .*leave it out"):
-        datasets.load(name, "here", cache=tmp_path, table=stated)
+        load_data(config, None)

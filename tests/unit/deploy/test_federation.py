@@ -10,6 +10,7 @@ import pytest
 
 from coterie.core.errors import CheckpointError, RunFailed
 from coterie.deploy.federation import FILE, Card, Federation, SampleForm, agree
+from coterie.deploy.gather import describe_kernels
 
 FORM = SampleForm("image", (1, 8, 8), "uint8", (0.5,), (0.5,))
 CARD = Card(FORM, 40, 10, ("cat", "dog"), True)
@@ -81,3 +82,13 @@ def test_blank_data_have_the_sizes_and_no_content(tmp_path: Path) -> None:
     assert dataset.x_train.shape == (47, 1, 8, 8) and not dataset.x_train.any()
     assert dataset.x_train.strides == (0, 0, 0, 0)
     assert np.all(dataset.y_train == -1) and dataset.class_names == ("cat", "dog")
+
+
+def test_kernels_that_differ_between_clients_are_told_by_site() -> None:
+    wide, narrow = replace(CARD, kernels="avx512"), replace(CARD, kernels="avx2")
+    assert describe_kernels({"north": wide, "south": wide}) == ""
+    told = describe_kernels({"west": narrow, "south": wide, "north": wide})
+    assert told.endswith("round differently: avx512 at north, south; avx2 at west")
+    assert Card.from_plain(wide.to_plain()) == wide
+    with pytest.raises(ValueError, match="kernels are named by a word"):
+        Card.from_plain({**wide.to_plain(), "kernels": "x\n" * 9})

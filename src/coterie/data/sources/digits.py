@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.data.checks import refuse_root
 from coterie.data.datasets import Raw
 
+INSTALLED = True  # there are no files of the user's
 _CLASSES = 10
 _TEST_SHARE = 0.2
 _SPLIT_SEED = 0
@@ -16,7 +16,6 @@ _BRIGHTEN = 15  # scales the values 0..16 to bytes, 0..240
 
 def files(root: str) -> tuple[Path, ...]:
     """Find the file inside scikit-learn without importing it."""
-    refuse_root("digits", root)
     spec = find_spec("sklearn")
     package = Path(spec.origin).parent if spec and spec.origin else Path()
     return (package / "datasets" / "data" / "digits.csv.gz",)

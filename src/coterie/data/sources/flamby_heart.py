@@ -19,6 +19,7 @@ from coterie.data.datasets import Groups, Raw
 from coterie.data.sources import heart
 from coterie.data.table import TableOptions
 
+INSTALLED = heart.INSTALLED
 MISSING = heart.MISSING
 
 
