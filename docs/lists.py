@@ -9,9 +9,10 @@ A list stands between two comments, the second of which is `<!-- end -->`:
     <!-- functions of coterie.kit: generated -->     the same of the functions of a module
     <!-- keys of methods: generated -->              the keys of a table, or of each part of a kind
     <!-- options of coterie: generated -->           the commands with their options
+    <!-- curve of moon: generated -->                the curve of a page, with its numbers
 
 Names that have a page of their own become links to it. `signatures.py` writes the names, signatures
-and functions, `keys.py` the keys and `options.py` the options.
+and functions, `keys.py` the keys, `options.py` the options and `curves.py` the curves.
 """
 
 import os
@@ -38,7 +39,11 @@ def load(file: str) -> Callable[..., str]:
 
 
 WRITE_SIGNATURES = load("signatures.py")
-WRITERS = {"keys": load("keys.py"), "options": load("options.py")}
+WRITERS = {
+    "keys": load("keys.py"),
+    "options": load("options.py"),
+    "curve": load("curves.py"),
+}
 
 
 def find_names(kind: str) -> dict[str, str]:
