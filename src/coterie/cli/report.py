@@ -81,11 +81,10 @@ def _search(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _write_one(run: Path, out: Path | None) -> str:
-    from coterie.report.page import SEAL, write_report
-    from coterie.report.rows import is_finished
+    from coterie.report.page import SEAL, marks_end, write_report
 
-    finished = is_finished(run)
-    page = out or run / ("report.html" if finished else "watch.html")
+    finished = marks_end(run)
+    page = out or run / ("report.html" if finished else "progress.html")
     if not finished and page.absolute() == (run / "report.html").absolute():
         raise ConfigError(
             f"--out {page}: this page marks a finished run, and {run} is not finished"

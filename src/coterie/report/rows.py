@@ -12,6 +12,7 @@ from coterie.core.errors import CoterieError
 from coterie.core.formatting import shorten_middle
 from coterie.core.settings import WITHOUT_EFFECT
 from coterie.report import curves, words
+from coterie.report.page import marks_end
 from coterie.report.read import Run, read_run
 from coterie.report.tables import flatten
 
@@ -91,7 +92,7 @@ class RunRow:
 
 def read_member(folder: Path, failure: str = "", config: Mapping[str, Any] | None = None) -> Member:
     """Read a run directory; one that cannot be read keeps the reason, and `config` if given."""
-    finished = is_finished(folder)
+    finished = marks_end(folder)
     try:
         run = read_run(folder)
         return Member(folder, run.config, _slim(run), finished, failure)
@@ -116,11 +117,6 @@ def _slim(run: Run) -> Run:
         for at, event in enumerate(run.history)
     )
     return replace(run, history=tuple(history))
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether a run directory is that of a finished run: its page is written last."""
-    return (folder / "report.html").is_file()
 
 
 def _read_config(folder: Path) -> Mapping[str, Any]:

@@ -47,8 +47,8 @@ def test_one_run_gets_its_page_anew(folder: Path, say: Say) -> None:
 
 
 def test_an_unfinished_run_is_not_marked_as_finished(folder: Path, say: Say) -> None:
-    assert say("runs/moon") == "page runs/moon/watch.html (the run is not finished)\n"
-    assert "MOON on digits" in (folder / "runs/moon/watch.html").read_text()
+    assert say("runs/moon") == "page runs/moon/progress.html (the run is not finished)\n"
+    assert "MOON on digits" in (folder / "runs/moon/progress.html").read_text()
     said = say("runs/moon", "--out", "runs/moon/report.html", code=2)
     assert "marks a finished run" in said and not (folder / "runs/moon/report.html").exists()
 
