@@ -63,8 +63,10 @@ def _list_sections(
     outcome: Outcome, further: Mapping[str, Rows], page: Path
 ) -> Iterator[tuple[str, str]]:
     yield "The paper and ours", page_tables.format_beside(outcome)
-    sections = {section.title: section for section in list_sections(outcome)}
-    if claims := sections.pop(CLAIMS, None):
+    sections = list(list_sections(outcome))
+    claims = next((section for section in sections if section.title == CLAIMS), None)
+    if claims is not None:
+        sections.remove(claims)
         yield CLAIMS, page_tables.format_section(claims)
     yield "Curves", _show_curves(outcome)
     for metric, rows in further.items():
@@ -74,7 +76,7 @@ def _list_sections(
             charts = [_chart_row(*row, metric, most) for row in rows]
             small = format_figures(charts, "charts small")
             yield f"{metric} by row", note + small
-    for section in sections.values():
+    for section in sections:
         if section.head:
             yield section.title, page_tables.format_section(section)
         else:
