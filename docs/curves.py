@@ -24,7 +24,7 @@ from typing import Any
 import coterie
 from coterie.experiment.config import load
 from coterie.experiment.tables import parse_overrides
-from coterie.report.line_chart import Band, Curve, Level, draw
+from coterie.report.line_chart import Band, Curve, Level, draw_small
 
 HERE = Path(__file__).parent
 RECORD = HERE / "curves.json"
@@ -85,9 +85,10 @@ def compare(name: str, label: str, **more: str) -> Picture:
     return Picture("accuracy", {**FEDAVG, **own, **more})
 
 
-def personalise(name: str, label: str, metric: str = "client_knn_mean") -> Picture:
-    """A self-supervised method beside FedAvg with the same objective."""
-    return Picture(metric, {"FedAvg": SIMSIAM, label: f"digits/{name} run.rounds=10"})
+def personalise(name: str, label: str) -> Picture:
+    """A self-supervised method with models of the clients' own, beside FedAvg."""
+    lines = {"FedAvg": SIMSIAM, label: f"digits/{name} run.rounds=10"}
+    return Picture("client_knn_mean", lines)
 
 
 def alone(label: str, words: str) -> Picture:
@@ -103,9 +104,9 @@ PICTURES = {
     "methods/fedprox": compare("fedprox", "FedProx"),
     "methods/scaffold": compare("scaffold", "SCAFFOLD"),
     "methods/moon": compare("moon", "MOON"),
-    "methods/fedproc": compare("fedproc", "FedProc", **{"FedProc as the authors' code": OFFICIAL}),
+    "methods/fedproc": compare("fedproc", "FedProc", **{"FedProc (official)": OFFICIAL}),
     "methods/fedssc": compare("fedssc", "FedSSC"),
-    "methods/la_ssfl": personalise("la_ssfl", "LA-SSFL", "knn"),
+    "methods/la_ssfl": personalise("la_ssfl", "LA-SSFL"),
     "methods/bilevel_ssfl": personalise("bilevel_ssfl", "BiLevel-SSFL"),
     "methods/maml_ssfl": personalise("maml_ssfl", "MAML-SSFL"),
     "methods/per_ssfl": personalise("per_ssfl", "Per-SSFL"),
@@ -287,7 +288,8 @@ def draw_picture(page: str, recorded: Recorded) -> str:
     title = f"{names} on the digits, {count} seeds"
     lines = [(label, average(curves)) for label, curves in seeds.items()]
     bands = {label: span(curves) for label, curves in seeds.items()}
-    return draw(lines, title, picture.measure, bands, list_levels(recorded, picture))
+    levels = list_levels(recorded, picture)
+    return draw_small(lines, bands, levels, title, picture.measure)
 
 
 def write(name: str) -> str:

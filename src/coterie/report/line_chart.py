@@ -27,6 +27,7 @@ _Look = tuple[str, str]  # colour, dash
 
 _WIDTH, _HEIGHT = 860, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 250, 44, 52
+_SMALL = 520, 330  # without the legend
 _PANEL = 300, 230  # width and height with title and labels
 _SAMPLE = 30  # pixels of a line in the legend
 _STEPS = [digit * 10.0**power for power in range(-4, 4) for digit in (1, 2, 5)]  # of an axis
@@ -42,29 +43,42 @@ class _Frame:
     height: float
 
 
-def draw(
-    lines: Sequence[Line],
-    title: str,
-    metric: str,
-    bands: Mapping[str, Band] | None = None,
-    levels: Sequence[Level] = (),
-) -> str:
-    """Draw named curves over training rounds, with a legend on the right.
-
-    `bands` are drawn behind the lines of the same name, and `levels` across the chart.
-    """
+def draw(lines: Sequence[Line], title: str, metric: str) -> str:
+    """Draw named curves over training rounds, with a legend on the right."""
     frame = _Frame(_LEFT, _TOP, _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM)
     looks = _choose_looks([name for name, _ in lines])
     parts = [draw_text(_LEFT, 26, title, more='font-size="15"')]
-    looks |= {name: (SOFT, DASHES[1 + i % 3]) for i, (name, _) in enumerate(levels)}
-    parts += _draw_curves(frame, lines, looks, 8, bands or {}, levels)
-    middle = _LEFT + frame.width / 2
-    parts.append(draw_text(middle, _HEIGHT - 10, "training round", more=CENTRED))
-    parts.append(_draw_upright(16, _TOP + frame.height / 2, metric))
+    parts += _draw_curves(frame, lines, looks, most=8)
+    parts += _name_axes(frame, metric)
     for position, (name, look) in enumerate(looks.items()):
         start, height = _LEFT + frame.width + 16, _TOP + 10 + 21 * position
         parts += _draw_sample(start, height, name, look)
     return make_svg(_WIDTH, _HEIGHT, title, parts)
+
+
+def draw_small(
+    lines: Sequence[Line],
+    bands: Mapping[str, Band],
+    levels: Sequence[Level],
+    title: str,
+    metric: str,
+) -> str:
+    """Draw a few curves, with bands behind them and levels across, to be read on a phone too.
+
+    The legend is above the chart, two names in a row.
+    """
+    looks = _choose_looks([name for name, _ in lines])
+    looks |= {name: (SOFT, DASHES[1 + i % 3]) for i, (name, _) in enumerate(levels)}
+    above = 8 + 22 * -(-len(looks) // 2)
+    width, height = _SMALL
+    frame = _Frame(_LEFT, _TOP + above, width - _LEFT - 20, height - _TOP - _BOTTOM)
+    parts = [draw_text(20, 26, title, more='font-size="15"')]
+    for position, (name, look) in enumerate(looks.items()):
+        at = 20 + 250 * (position % 2), 50 + 22 * (position // 2)
+        parts += _draw_sample(*at, name, look)
+    parts += _draw_curves(frame, lines, looks, 6, bands, levels)
+    parts += _name_axes(frame, metric)
+    return make_svg(width, height + above, title, parts)
 
 
 def draw_panels(panels: Sequence[tuple[str, Sequence[Line]]], title: str, metric: str) -> str:
@@ -141,6 +155,13 @@ def _draw_sample(left: float, height: float, name: str, look: _Look) -> Iterator
     """Draw an entry of the legend."""
     yield draw_line([(left, height), (left + _SAMPLE, height)], look[0], 2, look[1])
     yield draw_text(left + _SAMPLE + 8, height + 4, name)
+
+
+def _name_axes(frame: _Frame, metric: str) -> Iterator[str]:
+    """Draw the names of both axes."""
+    below = frame.top + frame.height + 42
+    yield draw_text(frame.left + frame.width / 2, below, "training round", more=CENTRED)
+    yield _draw_upright(16, frame.top + frame.height / 2, metric)
 
 
 def _draw_upright(left: float, middle: float, text: str) -> str:

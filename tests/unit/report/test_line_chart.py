@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from coterie.report.line_chart import draw, draw_panels
+from coterie.report.line_chart import draw, draw_panels, draw_small
 
 NAMES = ["FedAvg", "A & B <c>"]
 
@@ -55,17 +55,17 @@ def test_a_flat_line_has_an_axis_around_it() -> None:
 def test_bands_and_levels_are_named_and_inside() -> None:
     line = ("one", ((1, 0.4), (2, 0.5)))
     bands = {"one": ((1, 0.1, 0.6), (2, 0.45, 0.95))}
-    text = draw([line], "a title", "accuracy", bands, [("untrained", 0.99)])
+    text = draw_small([line], bands, [("untrained", 0.99)], "a title", "accuracy")
     root = ElementTree.fromstring(text)
     (area,) = root.iter("{http://www.w3.org/2000/svg}polygon")
     heights = [float(n) for n in re.findall(r"-?[\d.]+", area.attrib["points"])[1::2]]
-    assert len(heights) == 4 and all(44 <= height <= 368 for height in heights)
+    assert len(heights) == 4 and all(74 <= height <= 308 for height in heights)
     assert ">untrained</text>" in text
 
 
 def test_a_dark_theme_changes_every_colour_of_a_picture() -> None:
     lines = [(f"line {n}", ((1, 0.1 * n), (2, 0.2 * n))) for n in range(8)]
-    text = draw(lines, "a title", "accuracy", levels=[("level", 0.5)])
+    text = draw_small(lines, {}, [("level", 0.5)], "a title", "accuracy")
     style = text[text.index("<style>") : text.index("</style>")]
     used = set(re.findall(r'(?:fill|stroke)="(#[0-9a-f]+)"', text.replace(style, "")))
     assert used == set(re.findall(r'fill="(#[0-9a-f]+)"', style))
