@@ -22,9 +22,9 @@ from coterie.data.partition import Partition
 from coterie.deploy.federation import Card, SampleForm
 from coterie.deploy.handshake import Declined
 from coterie.deploy.own_table import OwnTable
+from coterie.engine.spec import name_kernels
 from coterie.experiment.config import Config
 from coterie.experiment.load_data import read_options
-from coterie.native.library import loaded
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def make_card(config: Config, dataset: Dataset | OwnTable, stated: ClassNames = 
     labelled = bool((dataset.y_train >= 0).any() and (dataset.y_test >= 0).any())
     classes = () if stated else dataset.class_names
     sizes = (len(train), len(dataset.y_test))
-    kernels = loaded().variant if config.net.kernel == "native" else "torch"
+    kernels = name_kernels(config.net)
     if isinstance(dataset, OwnTable):
         return Card(None, *sizes, classes, labelled, dataset.describe(), kernels)
     return Card(describe_form(dataset), *sizes, classes, labelled, kernels=kernels)

@@ -76,10 +76,14 @@ def describe_environment(spec: Spec) -> dict[str, str]:
     """Describe what must be the same wherever a client's bits are to be the same."""
     environment = exact.environment(spec.device)
     if spec.net.kernel == "native":
-        kernels = loaded()
-        environment["kernels"] = kernels.variant
-        environment["kernel library"] = kernels.digest[:16]
+        environment["kernels"] = name_kernels(spec.net)
+        environment["kernel library"] = loaded().digest[:16]
     return environment
+
+
+def name_kernels(net: NetSettings) -> str:
+    """Name what this machine computes with: the variant of its kernels, or torch."""
+    return loaded().variant if net.kernel == "native" else "torch"
 
 
 def check_arithmetic(spec: Spec) -> None:
