@@ -62,10 +62,11 @@ class LivePage:
         self._taken = threading.Event()  # a browser has got the last page
         try:
             self._server = _PageServer((ADDRESS, port), _PageHandler)
-        except OSError as error:
+        except (OSError, OverflowError) as error:  # in use, forbidden, or no port at all
+            reason = getattr(error, "strerror", None) or str(error).rstrip(".")
             raise ConfigError(
-                f"--watch-port {port} cannot be used: {error.strerror or error}; choose another, "
-                "or leave it out to take a free one"
+                f"--watch-port {port} cannot be used: {reason}; choose another, or leave it out to "
+                "take a free one"
             ) from error
         self._server.live = self
 

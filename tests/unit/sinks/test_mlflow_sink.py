@@ -6,6 +6,7 @@ import pytest
 from coterie.sinks.mlflow import MLflow
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of MLflow's own
 @pytest.mark.usefixtures("calls")
 def test_a_run_is_stored_once_in_its_directory_also_after_a_resume(

@@ -32,6 +32,7 @@ def values_of(items: Any) -> dict[str, Any]:
     return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of W&B's own
 @pytest.mark.usefixtures("calls")
 def test_a_run_is_stored_offline_once_also_after_a_resume(
