@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from coterie.kit.method import FederatedEvaluator
 
 _DEFAULTS = {"with": EvaluateSettings.evaluators, "last": EvaluateSettings.last}
+_OF_METHODS = ("train_", "server_")  # begin the metrics that clients and server record
 SPELLING = {"key": "as"}
 _KEY = re.compile(r"(?!method$)[A-Za-z][A-Za-z0-9_.-]*")  # `method` is the program of other tasks
 
@@ -109,7 +110,7 @@ def find_unmeasured(metric: str, made: Mapping[str, "Evaluator | FederatedEvalua
     Metrics of the training, and those of an evaluator that does not name its own, are not known
     before a run.
     """
-    if metric.startswith("train_") or not all(part.metrics for part in made.values()):
+    if metric.startswith(_OF_METHODS) or not all(part.metrics for part in made.values()):
         return ""
     known = [name for part in made.values() for name in part.metrics]
     spread = [f"{name}_std" for name in known]  # over clients' models, without a global one

@@ -50,7 +50,7 @@ def test_the_samples_are_bounded_and_the_draw_is_the_same(
     [
         {"method": {"name": "solo"}},  # no global model
         {"evaluate": {"with": ["personal"], "metric": "client_accuracy_mean"}},
-        {"evaluate": {"with": ["geometry"], "metric": "alignment"}},  # needs no labels
+        {"evaluate": {"with": ["geometry"], "metric": "feature_std"}},  # needs no labels
     ],
 )
 def test_where_they_would_mean_nothing_there_are_none(

@@ -174,10 +174,10 @@ def test_arrays_of_a_python_program_are_not_kept(finished: Path, tmp_path: Path)
 
 def test_notes_reach_the_recorders(finished: Path) -> None:
     events: list[Event] = []
-    changes = {"evaluate": {"with": "knn", "metric": "accuracy", "targets": [0.5]}}
+    changes = {"evaluate": {"with": "knn", "metric": "train_steps", "targets": [0.5]}}
     evaluate(finished, changes, [events.append])
     notes = [event.text for event in events if isinstance(event, NoteEvent)]
-    assert any("'accuracy' is not measured" in text for text in notes)
+    assert any("'train_steps' is not measured" in text for text in notes)
 
 
 def test_a_run_without_a_line_of_metrics_is_measured_after_its_last_round(
