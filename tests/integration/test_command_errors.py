@@ -28,6 +28,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
         "clean": ["nothing-of-that-name"],
         "compare": ["fedavg"],
         "sweep": ["digits/fedavg", "run.seed=0"],
+        "report": ["nothing-of-that-name"],
         "reproduce": ["nothing-of-that-name"],
         "partition": ["local.lr=fast"],
         "download": ["nothing-of-that-name"],

@@ -175,9 +175,14 @@ def load(
     return dataset
 
 
+def is_installed(name: str) -> bool:
+    """Whether a data set comes with Coterie, so that no folder of files has an effect."""
+    return name in names() and bool(getattr(_import_source(name), "INSTALLED", False))
+
+
 def check_root(name: str, root: str) -> None:
     """Refuse a folder of files for a data set that is installed: it would have no effect."""
-    if root and getattr(_import_source(name), "INSTALLED", False):
+    if root and is_installed(name):
         raise ConfigError(
             f"data.root = {quote(root)} has no effect: the data set {name!r} is installed with "
             "Coterie; leave it out, or say what the files are with data.name"

@@ -222,7 +222,7 @@ def method_tables(method: str, setting: str, overrides: Tables) -> Tables:
     The method is a shipped configuration of the setting's data set, or the name of a method.
     """
     base = tables_of(setting)
-    named = f"{_data_name(base, overrides)}/{method}"
+    named = f"{data_name(base, overrides)}/{method}"
     if named in shipped():
         chosen = tables_of(named)
     else:
@@ -238,7 +238,7 @@ def shipped_rate(method: str, setting: str, overrides: Tables) -> float:
     rate is that of the file's `[method]`: SCAFFOLD's is high because its momentum is 0, and is not
     taken where an override changes a value that the file sets.
     """
-    data = _data_name(tables_of(setting), overrides)
+    data = data_name(tables_of(setting), overrides)
     names = (f"{data}/{method}", f"{data}/{_REFERENCE}")
     if not set(names) <= set(shipped()):
         return 1.0
@@ -254,7 +254,8 @@ def shipped_rate(method: str, setting: str, overrides: Tables) -> float:
     return float(rates[0] / rates[1])
 
 
-def _data_name(base: Tables, overrides: Tables) -> str:
+def data_name(base: Tables, overrides: Tables) -> str:
+    """Return the name of the data that a configuration with overrides is about."""
     data = {**base.get("data", {}), **overrides.get("data", {})}
     return str(data.get("name", settings.DataSettings.name))
 

@@ -13,8 +13,9 @@ import torch
 from coterie.core import registry
 from coterie.core.errors import ConfigError
 from coterie.core.settings import WITHOUT_EFFECT
+from coterie.data.datasets import is_installed
 from coterie.experiment import config as configuration
-from coterie.experiment.tables import Tables, by_table, shipped, tables_of
+from coterie.experiment.tables import Tables, by_table, data_name, shipped, tables_of
 from coterie.report.page import marks_end
 from coterie.reproduce.recipe import Column, Grid, Recipe, Row, Scale, Target, get_at_scale
 
@@ -134,9 +135,9 @@ def make_study(
     """Plan every cell of a recipe at a scale; each is resolved once, so that errors show now.
 
     `gpu` says whether there is one; by default torch is asked. `seeds` is for all rows, `root` is
-    the folder of the data in all cells. Without `grids` every row has the values of its
-    configuration where it would try others; all else stays, so that runs are shared with a study
-    that has grids.
+    the folder of the data in all cells whose data are not installed with Coterie. Without `grids`
+    every row has the values of its configuration where it would try others; all else stays, so that
+    runs are shared with a study that has grids.
     """
     gpu = torch.cuda.is_available() if gpu is None else gpu
     registry.check_known(f"{recipe.source}: scale", scale, recipe.scales)
@@ -224,6 +225,8 @@ def _list_points(
     for values in itertools.islice(itertools.product(*grid.values()), tried):
         choice = dict(zip(grid, values, strict=True))
         overrides = _merge(*changes, by_table(choice))
+        if is_installed(data_name(tables_of(setting), overrides)):
+            overrides.get("data", {}).pop("root", None)  # it is for other columns and scales
         yield Point(_format_changes(choice), setting, overrides)
 
 

@@ -64,7 +64,9 @@ def test_several_runs_get_one_page_in_the_folder_that_holds_them(folder: Path, s
 
 
 def test_the_same_run_twice_is_one(folder: Path, say: Say) -> None:
-    assert say("runs/moon", "runs/moon/", "runs/../runs/moon").startswith("page runs/moon/watch")
+    assert say("runs/moon", "runs/moon/", "runs/../runs/moon").startswith(
+        "page runs/moon/progress.html"
+    )
     assert say("runs/compare", "runs/compare/fedavg-1").startswith("2 runs in 1 row")
 
 

@@ -35,6 +35,17 @@ def test_the_scale_is_laid_over_column_and_row_and_what_they_say_of_it_over_that
     assert made.config(cell, cell.points[0], 2).run.seed == 2
 
 
+def test_the_folder_of_the_data_is_for_cells_whose_data_are_not_installed() -> None:
+    some = tables()
+    some["column"][0]["base"] = "fashion-mnist/fedavg"
+    made = make_study(parse(some), "paper", root="elsewhere")
+    roots = {
+        cell.column.name: made.config(cell, cell.points[0], 0).tables["data"]["root"]
+        for cell in made.cells
+    }
+    assert roots == {"one": "elsewhere", "two": ""}
+
+
 def test_another_setting_at_a_scale_replaces_that_of_the_column() -> None:
     some = tables()
     some["column"][0]["base"] = "fashion-mnist/fedavg"
