@@ -90,7 +90,7 @@ def _write_one(run: Path, out: Path | None) -> str:
             f"--out {page}: this page marks a finished run, and {run} is not finished"
         )
     _check_page(page, SEAL)
-    write_report(run, page)
+    write_report(run, page, finished=finished, remedy="; choose another --out")
     return f"page {page}" if finished else f"page {page} (the run is not finished)"
 
 

@@ -144,7 +144,7 @@ class LivePage:
         """Draw the page; the one before stays if that fails."""
         begin, version = time.monotonic(), self._version()
         try:
-            page = make_page(self._folder, live=True).encode()
+            page = make_page(self._folder, live=True, finished=self._over).encode()
         except Exception as error:  # whatever it is, the run must not hear of it
             self._problem = one_line(f"{type(error).__name__}: {error}")
             page = self._drawn.page

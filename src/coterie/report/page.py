@@ -3,11 +3,12 @@
 import hashlib
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 from coterie.core import files
-from coterie.core.files import disk_errors, replace_durably
+from coterie.core.files import RESUME, disk_errors, replace_durably
 from coterie.core.formatting import counted, duration, format_bytes
 from coterie.report import client_charts, curves, tables, words
 from coterie.report.document import (
@@ -38,25 +39,35 @@ _ENVIRONMENT = {
 }
 
 
-def write_report(run: Path, out: Path | None = None, failure: str = "") -> Path:
+def write_report(
+    run: Path,
+    out: Path | None = None,
+    failure: str = "",
+    finished: bool = True,
+    remedy: str = RESUME,
+) -> Path:
     """Write the page of a run atomically (by default `report.html` in its folder).
 
     `failure` says why the run ended early: the page then shows it, and does not mark the run as
-    finished.
+    finished. `remedy` is what to do if the page cannot be written.
     """
-    out, page = out or run / "report.html", make_page(run, failure=failure).encode()
-    replace_durably(out, page + (_UNFINISHED if failure else _seal(page, run)))
+    page = make_page(run, failure=failure, finished=finished and not failure).encode()
+    out = out or run / "report.html"
+    replace_durably(out, page + (_UNFINISHED if failure else _seal(page, run)), remedy)
     return out
 
 
-def make_page(run: Path, live: bool = False, failure: str = "") -> str:
-    """Make the page of a run; a `live` one is served, and follows the run while it grows."""
+def make_page(run: Path, live: bool = False, failure: str = "", finished: bool = True) -> str:
+    """Make the page of a run; a `live` one is served, and follows the run while it grows.
+
+    The page of a run that is not `finished` says that its results are those so far.
+    """
     read = read_run(run)
     title = words.name_run(read.choice("method"), read.choice("objective"), read.partition.dataset)
     evaluate = read.table("evaluate")
     metric = curves.choose_metric(read.history, str(evaluate.get("metric", "accuracy")))
     targets = [float(target) for target in evaluate.get("targets", ())]
-    head = make_headline(read.history, targets, metric)
+    head = replace(make_headline(read.history, targets, metric), finished=finished)
     sections = [(name, text) for name, text in _list_sections(read, head) if text]
     body = format_body("\n".join(_list_opening(read, head, title, failure)), sections)
     return make_document(title, body, live)
@@ -123,11 +134,12 @@ def _list_opening(run: Run, head: Headline, title: str, failure: str) -> Iterato
 
 def _list_tiles(head: Headline, delta: float | None = None) -> Iterator[tuple[str, str, str]]:
     name = words.name_metric(head.metric)
-    for when, measured in (("at the end", head.final), ("at best", head.best)):
+    last, best = ("at the end", "at best") if head.finished else ("so far", "at best so far")
+    for when, measured in ((last, head.final), (best, head.best)):
         if measured is not None:
             yield f"{name} {when}", f"{measured[0]:.4f}", f"round {measured[1] + 1:,}"
     for target in head.targets:
-        spent, more = "not reached", f"in {counted(head.rounds, 'round')}"
+        spent, more = "not reached", f"in {head.count_rounds()}"
         if target.rounds is not None and target.bytes is not None:
             spent = counted(target.rounds, "round")
             more = f"{format_bytes(target.bytes)} both ways"

@@ -32,6 +32,11 @@ class Headline:
     evaluation_bytes: int
     seconds: float
     epsilon: float | None = None  # of a private run
+    finished: bool = True
+
+    def count_rounds(self) -> str:
+        """Write the number of rounds, and whether more are to come."""
+        return f"{counted(self.rounds, 'round')}{'' if self.finished else ' so far'}"
 
 
 def make_headline(
@@ -56,11 +61,12 @@ def make_headline(
 
 def describe_result(head: Headline, title: str, clients: int, baseline: Mapping[str, float]) -> str:
     """Say in a sentence what was run and how it came out, beside its base lines."""
-    what = f"{title}, {counted(clients, 'client')}, {counted(head.rounds, 'round')}"
+    what = f"{title}, {counted(clients, 'client')}, {head.count_rounds()}"
     if head.final is None or head.best is None:
         return f"{what}: nothing was measured on test data."
-    (final, _), (best, round) = head.final, head.best
-    text = f"{what}: {name_metric(head.metric)} {final:.3f} at the end"
+    (final, last), (best, round) = head.final, head.best
+    when = "at the end" if head.finished else f"after round {last + 1:,}"
+    text = f"{what}: {name_metric(head.metric)} {final:.3f} {when}"
     text += f", {best:.3f} at best (round {round + 1:,})" if best > final else ", which is the best"
     text += f"; {described}" if (described := describe_base_lines(baseline)) else ""
     return f"{text}."

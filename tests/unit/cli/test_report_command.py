@@ -48,7 +48,9 @@ def test_one_run_gets_its_page_anew(folder: Path, say: Say) -> None:
 
 def test_an_unfinished_run_is_not_marked_as_finished(folder: Path, say: Say) -> None:
     assert say("runs/moon") == "page runs/moon/progress.html (the run is not finished)\n"
-    assert "MOON on digits" in (folder / "runs/moon/progress.html").read_text()
+    page = (folder / "runs/moon/progress.html").read_text()
+    assert "MOON on digits, 4 clients, 3 rounds so far: accuracy" in page
+    assert "at the end" not in page
     said = say("runs/moon", "--out", "runs/moon/report.html", code=2)
     assert "marks a finished run" in said and not (folder / "runs/moon/report.html").exists()
 
@@ -64,9 +66,7 @@ def test_several_runs_get_one_page_in_the_folder_that_holds_them(folder: Path, s
 
 
 def test_the_same_run_twice_is_one(folder: Path, say: Say) -> None:
-    assert say("runs/moon", "runs/moon/", "runs/../runs/moon").startswith(
-        "page runs/moon/progress.html"
-    )
+    assert say("runs/moon", "runs/moon/", "runs/../runs/moon").startswith("page runs/moon/progress")
     assert say("runs/compare", "runs/compare/fedavg-1").startswith("2 runs in 1 row")
 
 
@@ -107,6 +107,11 @@ def test_bad_words_are_one_line_and_lose_nothing(
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert reason in say(*words, code=2)
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_page_that_cannot_be_written_needs_another_place(folder: Path, say: Say) -> None:
+    said = say("runs/moon", "--out", "/proc/page.html", code=5)
+    assert "cannot write /proc/page.html" in said and said.endswith("; choose another --out\n")
 
 
 def test_links_and_hidden_folders_are_not_followed(folder: Path, say: Say) -> None:

@@ -59,6 +59,7 @@ def test_the_page_waits_for_the_first_round_and_then_shows_the_run(
     status, headers, page = ask(live)
     assert (status, headers["ETag"]) == (200, '"2"')
     assert "<h1>FedAvg on digits</h1>" in page and "connect-src 'self'" in page
+    assert "accuracy so far" in page and "at the end" not in page
     assert "connect-src 'self'" in headers["Content-Security-Policy"]
     assert headers["Cache-Control"] == "no-store"
     assert ask(live, method="HEAD")[::2] == (200, "")
@@ -75,6 +76,7 @@ def test_the_state_says_how_far_the_run_is(live: LivePage, folder: Path) -> None
     live.finish()
     state = json.loads(ask(live, "/state")[2])
     assert state["over"] and state["page"] == "3 over" and "report.html" in state["text"]
+    assert "accuracy at the end" in ask(live)[2]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_a_page_is_drawn_only_when_it_is_asked_for_and_the_run_has_grown(
     live: LivePage, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[int] = []
-    monkeypatch.setattr(module, "make_page", lambda *_, live: drawn.append(1) or "page")
+    monkeypatch.setattr(module, "make_page", lambda *_, **__: drawn.append(1) or "page")
     advance(live, folder, 3)
     assert not drawn
     assert ask(live)[2] == ask(live)[2] == "page"
@@ -118,7 +120,7 @@ def test_drawing_takes_a_small_share_of_the_time(
     clock = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
 
-    def draw(run: Path, live: bool) -> str:
+    def draw(run: Path, live: bool, finished: bool) -> str:
         clock[0] += 1.0
         return f"drawn at {clock[0]:.0f}"
 

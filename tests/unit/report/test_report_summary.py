@@ -105,6 +105,11 @@ def test_the_result_is_said_in_a_sentence(tmp_path: Path) -> None:
         "26); an untrained network has 0.103."
     )
     assert "which is the best." in describe_result(replace(head, final=(0.969, 25)), "M", 1, {})
+    growing = replace(head, finished=False)
+    assert describe_result(growing, "MOON on digits", 10, {}) == (
+        "MOON on digits, 10 clients, 30 rounds so far: accuracy 0.950 after round 30, 0.969 at "
+        "best (round 26)."
+    )
 
 
 @pytest.mark.parametrize(
