@@ -219,8 +219,9 @@ def test_the_closing_table_names_the_worst_the_best_and_the_unseen_clients(
     shown = capsys.readouterr().out
     values = {name: own["accuracy"] for name, own in kept.per_client.items()}
     worst = min(values, key=lambda name: values[name])
-    mark = " (unseen)" if worst in kept.unseen else ""
-    assert f"{values[worst]:.4f} {worst}{mark}" in shown
+    mark = ", unseen" if worst in kept.unseen else ""
+    name = f"client {worst}" if worst.isdecimal() else worst
+    assert f"{values[worst]:.4f} ({name}{mark})" in shown
     mean = kept.metrics["unseen_accuracy_mean"]
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert f"unseen_accuracy_mean {mean:.4f}" in lines

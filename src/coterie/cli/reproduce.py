@@ -95,7 +95,9 @@ def reproduce(
             typer.echo("nothing is run: what is sent is counted, in seconds")
             return
         outcome = count_study(study)
-        typer.echo(f"{to_text(outcome, find_width())}\nkept in {write_outcome(outcome, out)}")
+        folder = write_outcome(outcome, out)
+        typer.echo(f"{to_text(outcome, find_width())}\nkept in {folder}")
+        typer.echo(f"page {folder / 'report.html'}")
         return
     if scale == "smoke":
         typer.echo(describe_smoke(study))
@@ -117,7 +119,7 @@ def reproduce(
         from coterie.reproduce.features import write_features
 
         typer.echo(write_features(scores, study.recipe.features, out / study.folder))
-    typer.echo(f"kept in {out / study.folder}")
+    typer.echo(f"kept in {out / study.folder}\npage {out / study.folder / 'report.html'}")
     raise_failures(failures, scores.finished + len(failures))
 
 

@@ -19,7 +19,7 @@ PALETTE = ("blue", "orange", "green", "purple", "gold", "sky", "brown", "ink")
 DASHES = ("solid", "dash", "dot", "dashdot")
 DRAWN = 500  # points of a line, or bars; a screen shows no more
 _POINTS, _FEWEST = 15_000, 50  # points of all lines of a page with many; of a line at least
-_STAGES = 6  # more beginnings of stages than this would only clutter a chart
+_STAGES = 7  # more beginnings of stages than this would only clutter a chart
 
 
 @dataclass(frozen=True)
@@ -106,15 +106,16 @@ def list_points(history: Iterable[RoundEvent], metric: str) -> list[tuple[float,
 
 
 def list_stages(history: History) -> list[tuple[int, str]]:
-    """List where a stage begins in the history, beside the first; none if there are too many."""
+    """List where each stage begins in the history; none if there is one alone, or too many."""
     begun = [
         (i, shorten(event.stage, 20))
         for i, event in enumerate(history)
-        if i and event.stage != history[i - 1].stage
+        if not i or event.stage != history[i - 1].stage
     ]
-    return begun if len(begun) <= _STAGES else []
+    return begun if 1 < len(begun) <= _STAGES else []
 
 
 def mark_stages(history: History) -> list[Spec]:
-    """Mark where stages begin, between two rounds."""
-    return [{"at": history[i].round + 0.5, "text": name} for i, name in list_stages(history)]
+    """Mark where stages begin: the first with its first round, others between two rounds."""
+    begun = list_stages(history)
+    return [{"at": history[i].round + (0.5 if i else 1), "text": name} for i, name in begun]

@@ -16,6 +16,7 @@ from coterie.report.chart import allot_points
 from coterie.report.comparison_charts import chart_clients, chart_rows, choose_looks
 from coterie.report.document import (
     format_body,
+    format_command,
     format_details,
     format_figure,
     format_note,
@@ -199,12 +200,14 @@ def make_link(path: Path, page: Path) -> str:
 
 def _show_again(rows: Sequence[RunRow], command: str) -> Iterator[str]:
     if command:
-        yield f"<pre><code>{escape(command)}</code></pre>"
-        yield format_note("makes this page anew. Runs that are finished are kept, and read again.")
+        yield format_command(command)
+        yield format_note(
+            "This command makes the page anew. Runs that are finished are kept, and read again."
+        )
     first = rows[0].members[0].folder / "config.toml"
     one = f"coterie run {shlex.quote(str(first))} --out runs/again"
     yield format_details(
         "One run again",
-        f"<pre><code>{escape(one)}</code></pre>"
+        format_command(one)
         + format_note("Any run of the list above: its directory has the whole configuration."),
     )

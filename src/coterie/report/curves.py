@@ -60,7 +60,7 @@ def chart_metric(
         if name != "round" and not at[-1]:
             continue
         series = _list_series(history, metric, at)
-        marks = [{"at": at[i - 1], "text": stage} for i, stage in begun]  # the last stage's end
+        marks = [{"at": at[max(0, i - 1)], "text": stage} for i, stage in begun]  # one's end
         marks = mark_stages(history) if name == "round" else marks
         views.append({"name": f"by {name}", "x": axis, "series": series, "marks": marks})
     if not views[0]["series"]:

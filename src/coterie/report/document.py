@@ -70,6 +70,12 @@ def format_note(text: str) -> str:
     return f'<p class="note">{escape(text)}</p>'
 
 
+def format_command(command: str) -> str:
+    """Format a command to copy; its lines end between words, not behind the `-` of an option."""
+    words = (f"<span>{escape(word)}</span>" for word in command.split(" "))
+    return f'<pre class="command"><code>{" ".join(words)}</code></pre>'
+
+
 def format_figures(charts: Iterable[Chart], kind: str = "charts") -> str:
     """Format several charts side by side, where there is room; `small` ones need less of it."""
     return f'<div class="{kind}">{"".join(map(format_figure, charts))}</div>'

@@ -154,13 +154,16 @@ kinds.rows = {
       if (values[r] === null) return group.append(write(left + 4, middle, '–'));
       const ends = [x(Math.max(0, axis.low)), x(values[r])].sort((a, b) => a - b);
       const bar = { x: ends[0], y: y + high * 0.18, width: Math.max(1, ends[1] - ends[0]), height: high * 0.64, rx: 2 };
-      group.append(svg('rect', { ...bar, fill: colour(spec.marked?.includes(r) ? 'orange' : 'blue') }));
-      return group.append(write(ends[1] + 6, middle, readTick(values[r], spec.step ?? 0.001), RIM));
+      return group.append(svg('rect', { ...bar, fill: colour(spec.marked?.includes(r) ? 'orange' : 'blue') }));
     });
     levels.forEach(({ value, text }) => {
       const px = x(value), room = measure(text) / 2;
       group.append(svg('line', { x1: px, x2: px, y1: top - 6, y2: bottom, stroke: colour('soft'), 'stroke-dasharray': '5 4' }));
       group.append(write(clamp(px, left + room, width - room), top - 12, text, { 'text-anchor': 'middle' }));
+    });
+    values.forEach((value, r) => { // above the lines of levels
+      const end = value === null ? 0 : Math.max(x(value), x(Math.max(0, axis.low)));
+      if (end) group.append(write(end + 6, top + (r + 0.5) * high + 4, readTick(value, spec.step ?? 0.001), RIM));
     });
     drawWidthAxis(group, spec.x, x, bottom);
     return {

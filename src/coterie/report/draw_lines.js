@@ -23,14 +23,15 @@ kinds.lines = {
     const x = makeScale(spec.x, xs, left, right, tickCount(spec.x, right - left), false);
     drawHeightAxis(group, spec.y, y, left, right);
     drawWidthAxis(group, spec.x, x, bottom);
-    let taken = left;
+    const taken = [0, 0, 0].map(() => left - 1); // where the names of marks end, line by line
     for (const { at, text } of marks) {
       const px = x(at);
       if (px < left || px > right) continue;
       group.append(svg('line', { x1: px, x2: px, y1: top, y2: bottom, stroke: colour('line'), 'stroke-dasharray': '2 3' }));
-      if (px < taken || px + measure(text) > right) continue;
-      taken = px + measure(text) + 10;
-      group.append(write(px + 4, top + 8, text, RIM));
+      const line = taken.findIndex(end => end < px), end = px + measure(text) + 10;
+      if (line < 0 || end - 6 > right) continue;
+      taken[line] = end;
+      group.append(write(px + 4, top + 8 + 14 * line, text, RIM));
     }
     const places = spreadHeights(levels.map(l => y(l.value)), 14, top + (beside ? 0 : 16), bottom);
     for (const { value } of levels) {

@@ -13,6 +13,7 @@ from coterie.core.formatting import counted, duration, format_bytes
 from coterie.report import client_charts, curves, tables, words
 from coterie.report.document import (
     format_body,
+    format_command,
     format_details,
     format_figure,
     format_figures,
@@ -235,7 +236,7 @@ def _show_again(run: Run) -> Iterator[str]:
     elif run.table("data").get("name") == _GIVEN or "object:" in str(run.config):
         yield "<p>A Python program passed data or parts: call it again with the same ones.</p>"
     else:
-        yield f"<pre><code>coterie run {escape(config)} --out runs/again</code></pre>"
+        yield format_command(f"coterie run {config} --out runs/again")
         same = "The same versions on the same type of machine give the same bits."
         drawn = "Clients and noise are drawn anew in each private run: no two are alike."
         yield format_note(drawn if run.table("privacy").get("clip") else same)

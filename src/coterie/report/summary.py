@@ -82,7 +82,8 @@ class ClientScore:
 
     def describe(self) -> str:
         """Write value and name, and whether the client never trained."""
-        return f"{self.value:.4f} {self.name}{' (unseen)' if self.unseen else ''}"
+        name = f"client {self.name}" if self.name.isdecimal() else self.name
+        return f"{self.value:.4f} ({name}{', unseen' if self.unseen else ''})"
 
 
 def rank_clients(

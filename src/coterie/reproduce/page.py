@@ -16,7 +16,13 @@ from coterie.report.chart import (
     make_round_axis,
     make_series,
 )
-from coterie.report.document import format_body, format_figures, format_note, make_document
+from coterie.report.document import (
+    format_body,
+    format_command,
+    format_figures,
+    format_note,
+    make_document,
+)
 from coterie.reproduce import page_tables
 from coterie.reproduce.further_curves import Rows, read_rows
 from coterie.reproduce.recipe import Column
@@ -83,7 +89,7 @@ def _list_sections(
             notes = "".join(format_note(line) for (line,) in section.lines)
             yield section.title, notes or format_note("None.")
     yield "Runs", page_tables.format_runs(outcome, page)
-    again = f"<pre><code>{escape(outcome.study.command)}</code></pre>"
+    again = format_command(outcome.study.command)
     yield "Do it again", again + format_note("Runs that are finished are kept, and read again.")
 
 

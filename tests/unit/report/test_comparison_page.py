@@ -51,7 +51,7 @@ def test_the_page_has_every_section_and_says_how_it_came_out(folder: Path) -> No
     assert sections_of(page) == [*SECTIONS, "Runs", "Do it again"]
     assert "<h1>FedAvg and MOON on digits</h1>" in page
     assert "MOON has the highest accuracy at the end" in page
-    assert "coterie report &#x27;a b&#x27;" in page
+    assert "<span>report</span> <span>&#x27;a</span> <span>b&#x27;</span>" in page
     assert "None: all runs are finished" in page
 
 

@@ -33,7 +33,7 @@ def test_a_page_says_what_was_run_and_draws_it(tmp_path: Path) -> None:
         "target 0.99",
     ]
     assert "method" in page and "options.mu" in page and "ab" * 32 in page and "label_skew" in page
-    assert f"coterie run {folder}/config.toml" in page
+    assert f"<span>coterie</span> <span>run</span> <span>{folder}/config.toml</span>" in page
 
 
 def test_sections_without_their_files_are_left_out(tmp_path: Path) -> None:
@@ -120,8 +120,11 @@ def test_stages_are_marked(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     charts = charts_of(page_of(folder))
     by_round, by_bytes, _ = charts["Accuracy"]["views"]
-    assert by_round["marks"] == charts["Loss"]["marks"] == [{"at": 1.5, "text": "contrast"}]
-    assert by_bytes["marks"] == [{"at": 3.0, "text": "contrast"}]
+    names = [lines[0]["stage"], "contrast"]
+    assert [mark["text"] for mark in by_round["marks"]] == names
+    assert by_round["marks"] == charts["Loss"]["marks"]
+    assert [mark["at"] for mark in by_round["marks"]] == [1, 1.5]
+    assert [mark["at"] for mark in by_bytes["marks"]] == [3.0, 3.0]
 
 
 def test_text_from_files_is_escaped(tmp_path: Path) -> None:

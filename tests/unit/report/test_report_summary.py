@@ -35,7 +35,7 @@ def test_clients_are_ranked_by_the_metric_of_the_run_or_by_one_that_they_have(
     measured = {"north": {"knn": 0.75}, "south": {"knn": 0.5}, "west": {}}
     name, ranked = rank_clients([replace(last, clients=measured, unseen=["south"]), last], metric)
     assert name == "knn"
-    assert [one.describe() for one in ranked] == ["0.5000 south (unseen)", "0.7500 north"]
+    assert [one.describe() for one in ranked] == ["0.5000 (south, unseen)", "0.7500 (north)"]
     assert rank_clients([last], metric) == ("", [])
 
 
