@@ -23,7 +23,7 @@ kinds.lines = {
     const x = makeScale(spec.x, xs, left, right, tickCount(spec.x, right - left), false);
     drawHeightAxis(group, spec.y, y, left, right);
     drawWidthAxis(group, spec.x, x, bottom);
-    const taken = [0, 0, 0].map(() => left - 1); // where the names of marks end, line by line
+    const taken = Array(isBroad(width) ? 3 : 1).fill(left - 1); // where names of marks end, line by line
     for (const { at, text } of marks) {
       const px = x(at);
       if (px < left || px > right) continue;
