@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,17 @@ def headings(page: Path) -> set[str]:
     """The anchors of a page, as GitHub makes them."""
     titles = re.findall(r"^#+ (.*)$", pages.prose(page), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_line_of_a_sentence_looks_like_the_item_of_a_list(page: Path) -> None:
+    lines = pages.prose(page).splitlines()
+    item = re.compile(r"\s*(?:[-*+]|\d+\.) ")
+    for before, line in pairwise(lines):
+        inside = (
+            before.strip() and not item.match(before) and not before.startswith((" ", "<", "|"))
+        )
+        assert not (inside and item.match(line)), line
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
