@@ -36,9 +36,9 @@ AROUND = ["What left the clients", "Run it again", "Configuration and digests"]
 MIDDLE = ["Partition", "Representations", "Losses and diagnostics", *AROUND]
 SECTIONS = {
     "supervised": ["Course", "Clients", "Classes", *MIDDLE],
-    "unlabelled": ["Course", "Clients", *MIDDLE],
-    "personal": ["Course", "Clients", *MIDDLE],
-    "mfcl": ["Course", *MIDDLE],
+    "unlabelled": ["Course", "Clients", "Classes", *MIDDLE],
+    "personal": ["Course", "Clients", "Classes", *MIDDLE],
+    "mfcl": ["Course", "Classes", *MIDDLE],
     "partition": ["Partition", "How much the clients differ"],
 }
 EVIL = '<img src=x onerror="window.hurt=1"></script><b>&'

@@ -102,12 +102,14 @@ class _Evaluating:
         net = nets.frozen_on_server("model", weights)
         seed, metrics = seeds.derive(parts.spec.seed, "evaluate"), self.result.metrics
         with parts.arithmetic(), seeds.scoped(self.round.torch_seed()):
-            for evaluator in chosen:
-                used = _choose(evaluator, data)
-                metrics.update(evaluator(net, used, seed))
-                counts = None if self.result.confusion else evaluator.confusion(net, used)
+            used = [(evaluator, _choose(evaluator, data)) for evaluator in chosen]
+            for evaluator, samples in used:
+                metrics.update(evaluator(net, samples, seed))
+            for evaluator, samples in sorted(used, key=lambda pair: _lacks_classifier(pair[0])):
+                counts = evaluator.confusion(net, samples)
                 if counts is not None:
                     self.result.confusion = counts.tolist()
+                    break
             if holdout is not None:
                 for evaluator in chosen:
                     measured = evaluator(net, _choose(evaluator, holdout), seed)
@@ -144,7 +146,8 @@ class _Evaluating:
             self.result.bytes_up += reply.up.nbytes()
         names = {info.id: info.name for info in everyone}
         # a confusion matrix of the whole test set comes before one of the clients' parts
-        for name, evaluator in sorted(chosen.items(), key=lambda item: item[1].where == "client"):
+        ordered = sorted(chosen.items(), key=lambda item: _lacks_classifier(item[1]))
+        for name, evaluator in sorted(ordered, key=lambda item: item[1].where == "client"):
             self._keep_scores(evaluator, dict(sorted(scores[name].items())), names)
             self._keep_confusion(evaluator, dict(sorted(counts[name].items())), names)
 
@@ -257,6 +260,11 @@ def _find_problem(reply: Reply, expected: Schema) -> str | None:
         if int(matrix.min()) < 0:
             return f"{CONFUSION}/{name} holds a negative count"
     return None
+
+
+def _lacks_classifier(evaluator: Evaluator) -> bool:
+    """Whether it measures without a classifier: a confusion matrix of one comes first."""
+    return "classifier" not in evaluator.needs
 
 
 def _choose(evaluator: Evaluator, data: Shard) -> Shard:

@@ -9,6 +9,7 @@ client's personal model where it has one, with its own training and test data.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -20,6 +21,11 @@ from coterie.kit import Frozen, Shard, fields
 from coterie.kit.evaluator import Where
 
 _ROWS = 256  # queries at once
+Voted = tuple[Tensor, Tensor]  # the predicted and the true class of every test sample
+
+# A confusion matrix is of the same votes; both keys are new in every evaluation.
+_known: WeakKeyDictionary[Frozen, WeakKeyDictionary[Shard, dict["Knn", Voted]]]
+_known = WeakKeyDictionary()
 
 
 def vote(
@@ -59,13 +65,33 @@ class Knn(LayerEvaluator):
 
     def __call__(self, net: Frozen, data: Shard, seed: int) -> Mapping[str, float]:
         """Measure `knn`, and the number of samples in the bank as `knn_bank`."""
-        bank, labels = features(net, data, test=False, layer=self.layer)
-        queries, y = features(net, data, test=True, layer=self.layer)
+        _, labels = features(net, data, test=False, layer=self.layer)
+        winners, y = self._vote(net, data)
         if not (len(labels) and len(y)):
             return {}
-        winners = vote(bank, labels, queries, data.classes, self.k, self.temperature)
         right = int((winners == y).sum())
         return {self.key: right / len(y), f"{self.key}_bank": float(len(labels))}
+
+    def confusion(self, net: Frozen, data: Shard) -> Tensor | None:
+        """Count the test samples by true class (rows) and the class that their neighbours have."""
+        winners, y = self._vote(net, data)
+        if not (len(winners) and len(y)):
+            return None
+        cells = (y * data.classes + winners).cpu()
+        counts = torch.bincount(cells, minlength=data.classes**2)
+        return counts.reshape(data.classes, data.classes)
+
+    def _vote(self, net: Frozen, data: Shard) -> Voted:
+        """Predict the class of every test sample, once for a network and data."""
+        known = _known.setdefault(net, WeakKeyDictionary()).setdefault(data, {})
+        if self not in known:
+            bank, labels = features(net, data, test=False, layer=self.layer)
+            queries, y = features(net, data, test=True, layer=self.layer)
+            winners = y[:0]
+            if len(labels) and len(y):
+                winners = vote(bank, labels, queries, data.classes, self.k, self.temperature)
+            known[self] = winners, y
+        return known[self]
 
     def summarise(self, scores: Scores) -> Mapping[str, float]:
         """Report mean, spread and worst decile over the clients, and the mean size of a bank."""

@@ -245,7 +245,7 @@ class Result:
         if not history or not history[-1].confusion:
             raise DataError(
                 f"{self.folder / METRICS} has no confusion matrix: a finished run with the "
-                "evaluator 'accuracy' or 'personal' has one"
+                "evaluator 'accuracy', 'personal' or 'knn' has one"
             )
         return history[-1]
 

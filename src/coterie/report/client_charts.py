@@ -8,7 +8,7 @@ from coterie.report.document import format_details, format_figure, format_figure
 from coterie.report.read import Run
 from coterie.report.summary import ClientScore, rank_clients
 from coterie.report.tables import format_table
-from coterie.report.words import begin, is_share, name_metric
+from coterie.report.words import begin, get_stem, is_share, name_metric
 
 _EXTREMES = 10  # clients shown at each end, where there are many
 _SHOWN = 40  # clients that are all shown
@@ -90,15 +90,17 @@ def list_classes(history: History, classes: Sequence[str]) -> Iterator[str]:
     last = history[-1]
     if not last.recall:
         return
-    charts = [_chart_recall(last.recall)]
+    stems = {get_stem(metric) for metric in last.metrics}
+    by = "" if "accuracy" in stems else " by the class of their nearest training samples"
+    charts = [_chart_recall(last.recall, by)]
     if last.confusion and len(last.confusion) == len(classes):
         charts.append(_chart_confusion(last, classes))
     # many classes need the whole width
     yield from [format_figures(charts)] if len(classes) <= _BESIDE else map(format_figure, charts)
 
 
-def _chart_recall(recall: Mapping[str, float]) -> Chart:
-    note = "Share of the test samples of each class that are recognised, after the last round."
+def _chart_recall(recall: Mapping[str, float], by: str) -> Chart:
+    note = f"Share of the test samples of each class that are recognised{by}, after the last round."
     shown = list(recall.items())
     if len(recall) > _SHOWN:
         ranked = sorted(recall.items(), key=lambda item: item[1])

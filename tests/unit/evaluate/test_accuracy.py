@@ -110,8 +110,17 @@ def test_without_a_global_model_the_counts_are_summed_over_the_clients_models(
     assert right == pytest.approx(result.metrics["accuracy"])
 
 
-def test_a_run_without_a_classifier_has_no_confusion_matrix(toy_data: Path, tmp_path: Path) -> None:
-    knn = {"with": ["knn"], "metric": "knn"}
-    result = toy.run(toy_data, tmp_path / "run", run={"rounds": 1}, evaluate=knn)
+def test_a_run_that_classifies_nothing_has_no_confusion_matrix(
+    toy_data: Path, tmp_path: Path
+) -> None:
+    only = {"with": ["geometry"], "metric": "effective_rank"}
+    result = toy.run(toy_data, tmp_path / "run", run={"rounds": 1}, evaluate=only)
     with pytest.raises(coterie.CoterieError, match=r"no confusion matrix.*'accuracy'"):
         _ = result.confusion
+
+
+def test_a_classifier_is_counted_before_neighbours(toy_data: Path, tmp_path: Path) -> None:
+    both = {"with": ["knn", "accuracy"]}
+    result = toy.run(toy_data, tmp_path / "run", run={"rounds": 1}, evaluate=both)
+    right = result.confusion.diagonal().sum() / result.confusion.sum()
+    assert right == pytest.approx(result.metrics["accuracy"])

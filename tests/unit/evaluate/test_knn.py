@@ -41,6 +41,17 @@ def test_separated_clusters_are_told_apart_and_the_bank_is_counted() -> None:
     assert found == {"knn": 1.0, "knn_bank": 900.0}
 
 
+def test_the_votes_are_counted_by_class() -> None:
+    data, net = clusters(90, 3, seed=5, spread=1.5), identity()
+    counts = Knn().confusion(net, data)
+    assert counts is not None and counts.shape == (3, 3)
+    x, y = data._parts[True]
+    assert counts.sum(dim=1).tolist() == y.bincount(minlength=3).tolist()
+    assert int(counts.trace()) / len(x) == Knn()(net, data, 0)["knn"]
+    nobody = Points((x, y), (x[:0], y[:0]))
+    assert Knn().confusion(identity(), nobody) is None and Knn()(identity(), nobody, 0) == {}
+
+
 def test_the_fields_reach_the_vote() -> None:
     data = clusters(90, 3, seed=5, spread=1.5)
     assert len({Knn(k=k)(identity(), data, 0)["knn"] for k in (1, 20)}) == 2
