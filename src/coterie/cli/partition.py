@@ -46,7 +46,7 @@ def partition(
     experiment = prepare(resolve_request(asked), Path())
     summary = experiment.summary()
     if out is not None:  # first, since a reader such as `head` may stop early
-        replace_durably(out, page(experiment, summary).encode(), remedy="")
+        replace_durably(out, page(experiment, summary).encode(), remedy="; choose another --out")
     for line in facts(experiment):
         echo(line)
     table, *hidden = rows(experiment, summary, find_width())
@@ -130,7 +130,7 @@ def page(experiment: "Experiment", summary: Mapping[str, Any]) -> str:
     shares, classes = experiment.partition, [str(name) for name in summary["class_names"]]
     holders = [make_holder(row, at) for at, row in enumerate(summary["clients"])]
     chart = chart_partition(holders, classes)
-    title = f"{experiment.config.tables['partition']['kind']} of {experiment.dataset.name}"
+    title = f"{experiment.dataset.name} among {counted(len(holders), 'client')}"
     shifts = [(shares.names[c], shift.describe()) for c, shift in shares.shifts.items()]
     lines = (f'<p class="soft">{escape(line)}</p>' for line in facts(experiment))
     measured = format_measures(summary["heterogeneity"], len(holders), len(classes))
@@ -139,5 +139,5 @@ def page(experiment: "Experiment", summary: Mapping[str, Any]) -> str:
         ("How much the clients differ", measured),
         ("Shifts", format_table(shifts, ("client", "shift")) if shifts else ""),
     ]
-    head = f"<h1>{escape(title)}</h1>\n{''.join(lines)}"
+    head = f'<p class="brand">Coterie</p>\n<h1>{escape(title)}</h1>\n{"".join(lines)}'
     return make_document(title, format_body(head, [part for part in sections if part[1]]))

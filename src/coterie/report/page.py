@@ -35,6 +35,7 @@ _ENVIRONMENT = {
     "machine": "processor",
     "vectors": "vector instructions",
     "kernels": "kernels",
+    "onednn": "oneDNN",
     "device": "device",
     "threads": "threads",
 }
