@@ -172,7 +172,8 @@ def _summarise(recipe: Recipe, results: list[Result]) -> str:
     for result in results:
         verdicts = Counter(result.verdict(c) for c in recipe.claims if not c.text.startswith(OURS))
         tested = verdicts[HOLDS] + verdicts[FAILS]
-        parts.append(f"{result.scale}: {verdicts[HOLDS]} of {tested} hold")
+        held = f"{verdicts[HOLDS]} of {tested} hold" if tested else "in part, no claim tested"
+        parts.append(f"{result.scale}: {held}")
     return ", ".join(parts) or f"not run ({len(recipe.claims)} claims)"
 
 
