@@ -36,14 +36,14 @@ def report(
     first one, seed by seed.
     """
     named = [folder for path in runs for folder in find_runs(path)]
-    found = list({folder.resolve(): folder for folder in reversed(named)}.values())[::-1]
-    if len(found) > _MOST:
-        raise ConfigError(f"these are {len(found):,} runs, and a page has at most {_MOST:,}")
-    if len(found) == 1:
-        typer.echo(_write_one(found[0], out))
+    folders = list({folder.resolve(): folder for folder in reversed(named)}.values())[::-1]
+    if len(folders) > _MOST:
+        raise ConfigError(f"these are {len(folders):,} runs, and a page has at most {_MOST:,}")
+    if len(folders) == 1:
+        typer.echo(_write_one(folders[0], out))
         return
-    shared = Path(os.path.commonpath([folder.resolve() for folder in found]))
-    for line in _write_many(found, out or _shorten(shared) / "comparison.html", runs):
+    shared = Path(os.path.commonpath([folder.resolve() for folder in folders]))
+    for line in _write_many(folders, out or _shorten(shared) / "comparison.html", runs):
         typer.echo(line)
 
 
@@ -54,10 +54,10 @@ def find_runs(path: Path) -> list[Path]:
         raise ConfigError(
             f"RUN {quote(str(path))} {problem or 'is a file'}; name the directory of a run"
         )
-    found = [path] if _is_run(path) else sorted(_search(path, _DEPTH))
-    if not found:
+    folders = [path] if _is_run(path) else sorted(_search(path, _DEPTH))
+    if not folders:
         raise ConfigError(f"RUN {quote(str(path))} is no run directory, and holds none")
-    return found
+    return folders
 
 
 def _is_run(folder: Path) -> bool:
@@ -94,12 +94,12 @@ def _write_one(run: Path, out: Path | None) -> str:
     return f"page {page}" if finished else f"page {page} (the run is not finished)"
 
 
-def _write_many(found: Sequence[Path], page: Path, asked: Sequence[Path]) -> Iterator[str]:
+def _write_many(folders: Sequence[Path], page: Path, asked: Sequence[Path]) -> Iterator[str]:
     from coterie.report.comparison_page import MARK, write_comparison
     from coterie.report.rows import group_runs, read_member
 
     _check_page(page, MARK.encode())
-    members = [read_member(folder) for folder in found]
+    members = [read_member(folder) for folder in folders]
     broken = [member for member in members if member.run is None]
     if len(broken) == len(members):
         reason = f"none of {len(members):,} runs can be read; {broken[0].failure}"

@@ -158,12 +158,12 @@ def _describe_drawn(drawn: int, rows: int) -> str:
 
 
 def _show_warnings(rows: Sequence[RunRow]) -> str:
-    found = list(say.list_warnings(rows))
-    if not found:
+    warnings = list(say.list_warnings(rows))
+    if not warnings:
         return format_note("None: all runs are finished, and every answer of a client was used.")
-    more = len(found) - _LISTED
+    more = len(warnings) - _LISTED
     note = format_note(f"{more:,} more are left out.") if more > 0 else ""
-    return format_table(found[:_LISTED], ("row", "run", "what"), name="Warnings") + note
+    return format_table(warnings[:_LISTED], ("row", "run", "what"), name="Warnings") + note
 
 
 def _show_runs(rows: Sequence[RunRow], out: Path) -> str:

@@ -145,7 +145,7 @@ class LivePage:
         begin, version = time.monotonic(), self._version()
         try:
             page = make_page(self._folder, live=True, finished=self._over).encode()
-        except Exception as error:  # whatever it is, the run must not hear of it
+        except Exception as error:  # whatever it is, the run must not be affected
             self._problem = one_line(f"{type(error).__name__}: {error}")
             page = self._drawn.page
         self._drawn = Drawn(page, version)

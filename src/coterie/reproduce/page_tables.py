@@ -131,8 +131,8 @@ def _find_numbers(lines: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _read_number(text: str) -> TableCell:
-    found = _FIRST.search(text)
-    return TableCell(text, float(found[0].replace(",", "")) if found else None)
+    number = _FIRST.search(text)
+    return TableCell(text, float(number[0].replace(",", "")) if number else None)
 
 
 def format_runs(outcome: Outcome, page: Path) -> str:
