@@ -86,12 +86,12 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--fraction", type=float, default=0.02, help="of the clients, a round")
+    parser.add_argument("--every", type=int, default=1, help="evaluate after so many rounds")
     parser.add_argument("--method", default="fedavg")
     options = parser.parse_args()
     with TemporaryDirectory() as name:
-        found = watch(
-            Path(name), options.clients, options.rounds, 1, options.fraction, options.method
-        )
+        sizes = (options.clients, options.rounds, options.every)
+        found = watch(Path(name), *sizes, options.fraction, options.method)
     for pid, size in found.rounds[SETTLED].items():
         who = "main" if pid == os.getpid() else "worker or fork server"
         last = found.rounds[-1][pid]
