@@ -2,10 +2,13 @@
 
 import contests
 import disk
+import executors
 import hostile
 import kills
 import privacy
 import rounds
+import signals
+import sites
 import survivors
 from bench import ROOT, Part
 
@@ -27,11 +30,7 @@ PARTS = (
         command=_script("cluster.py", "--kills", "{n}", "--seed", "{first}"),
         step=20,
     ),
-    Part(
-        *("sites", 1, "server or client of deployed sites killed, 20 times each", 40),
-        command=_script("sites.py", "--kills", "20"),
-        step=40,
-    ),
+    Part("sites", 1, "server or client of deployed sites killed in turn", 40, sites.bench),
     Part(
         *("soak", 1, "kills, deaths, drop-outs and hostile clients at once", 1),
         command=_script("soak.py", "--minutes", "50"),
@@ -58,11 +57,12 @@ PARTS = (
         *("bad-input", 9, "wrong configurations, data and networks", 1),
         command=_tests("tests/integration/test_bad_*.py"),
     ),
-    Part("signals", 10, "SIGINT or SIGTERM, on two executors", 100, contests.signals),
+    Part("signals", 10, "SIGINT or SIGTERM, on two executors", 100, signals.local),
+    Part("ray-signals", 10, "SIGINT or SIGTERM, on two nodes of Ray", 50, signals.cluster),
+    Part("site-signals", 10, "SIGINT or SIGTERM to a server or client", 50, signals.deployed),
     Part(
-        *("executors", 11, "a method and seed on four executors", 135),
-        command=_script("executors.py", "--seeds", "5", "--first", "{first}", "--trials", "{n}"),
-        step=9,
+        *("executors", 11, "a method and seed on six executors", len(executors.PAIRS)),
+        executors.bench,
     ),
     Part(
         *("mismatches", 12, "peers with other versions, settings or schemas", 1),
