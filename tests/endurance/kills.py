@@ -141,14 +141,12 @@ def strike(
 
 
 def trial(config: Path, out: Path, kind: str, seed: int, duration: float) -> None:
-    """One run that is killed once or more, and resumed until it is done."""
+    """One run that is killed, and resumed until it is done."""
     generator = random.Random(seed)
-    for _ in range(2):
-        process = start(config, out)
-        if not _reach_a_moment(process, out, generator, duration):
-            break
-        strike(process, kind, generator)
     process = start(config, out)
+    if _reach_a_moment(process, out, generator, duration):
+        strike(process, kind, generator)
+        process = start(config, out)
     assert process.wait(_DEADLINE) == 0, "the resumed run failed"
 
 
