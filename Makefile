@@ -14,8 +14,8 @@ NATIVE := $(wildcard src/coterie/native/*.[ch]) src/coterie/native/build.py hatc
 
 $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 install: $(STAMP) browser ## create .venv and install Coterie with what its tests need
@@ -50,7 +50,7 @@ format: install ## rewrite the files in the house format
 	$(BIN)/ruff check --fix .
 
 $(VENV)/.docs: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt zensical
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt zensical
 	@touch $@
 
 docs: $(VENV)/.docs ## build the documentation as a site in site/; a dead link, or a block that nobody runs, is an error

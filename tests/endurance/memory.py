@@ -80,6 +80,10 @@ def watch(
     return found
 
 
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
+
+
 def main() -> None:
     """Print what every process held after round 5 and at the end."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -92,14 +96,14 @@ def main() -> None:
     with TemporaryDirectory() as name:
         sizes = (options.clients, options.rounds, options.every)
         found = watch(Path(name), *sizes, options.fraction, options.method)
-    for pid, size in found.rounds[SETTLED].items():
+    first, last = found.rounds[SETTLED], found.rounds[-1]
+    for pid, size in first.items():
         who = "main" if pid == os.getpid() else "worker or fork server"
-        last = found.rounds[-1][pid]
-        print(
-            f"{who} {size / 2**20:.1f} MiB after round {SETTLED + 1}, {last / 2**20:.1f} at the end"
-        )
+        begin, end = _mebibytes(size), _mebibytes(last[pid])
+        print(f"{who} {begin} after round {SETTLED + 1}, {end} at the end")
     total = max(sum(sizes.values()) for sizes in found.rounds)
-    print(f"all processes together: {total / 2**30:.1f} GiB at most")
+    grown = _mebibytes(found.growth())
+    print(f"a process grew by {grown} at most, all together had {_mebibytes(total)} at most")
     sys.exit(found.growth() > SLACK or total > TOTAL)
 
 

@@ -170,7 +170,7 @@ class Loop:
             diverged=before.position.diverged + 1 if replies.all_diverged() else 0,
             states=states,
         )
-        history = (*before.history, event)
+        history = (*before.history[:-1], *(e.outline() for e in before.history[-1:]), event)
         standing = Standing(server, position, history, before.best_weights)
         return self._close(self._note_best(standing), replies)
 

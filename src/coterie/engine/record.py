@@ -3,7 +3,8 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,12 @@ class RoundEvent:
         """Return the event as a JSON line, without what only some rounds have."""
         values = asdict(self).items()
         return json.dumps({k: v for k, v in values if v or k not in _OF_SOME_ROUNDS}) + "\n"
+
+    def outline(self) -> "RoundEvent":
+        """Leave out who took part and what was measured by client: later rounds need neither."""
+        return replace(
+            self, cohort=[], lost={}, rejected={}, clients={}, unseen=(), client_confusion={}
+        )
 
     @classmethod
     def parse(cls, line: str) -> "RoundEvent":
@@ -143,10 +150,13 @@ class MetricsFile:
         """Truncate to the first lines and sync them; return their length and SHA-256."""
         with disk_errors(self.path), open_in_place(self.path) as file:
             file.seek(0)
-            data = b"".join(file.readlines()[:lines])
-            files.truncate(file, len(data))
+            digest, size = hashlib.sha256(), 0
+            for line in islice(file, lines):  # never all of them in memory
+                digest.update(line)
+                size += len(line)
+            files.truncate(file, size)
             files.sync(file.fileno())
-        return len(data), hashlib.sha256(data).hexdigest()
+        return size, digest.hexdigest()
 
 
 def recall_by_class(confusion: Confusion) -> list[float | None]:

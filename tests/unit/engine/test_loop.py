@@ -57,7 +57,8 @@ def make_loop(
 
 
 def run(loop: Loop) -> tuple[RoundEvent, ...]:
-    return loop.run(loop.start()).history
+    loop.run(loop.start())
+    return tuple(loop.metrics.read())
 
 
 def stop_after(round: int, by: type[BaseException] = KeyboardInterrupt) -> Callable[[Event], None]:
@@ -107,6 +108,12 @@ def test_events_come_in_order_and_are_in_the_file_of_metrics(tmp_path: Path) -> 
     assert tuple(rounds) == history
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == [0, 1, 2, 3]
+
+
+def test_only_the_last_event_is_kept_whole(tmp_path: Path) -> None:
+    loop = make_loop(tmp_path, Canned())
+    *before, last = loop.run(loop.start()).history
+    assert last.cohort and [event.cohort for event in before] == [[], [], []]
 
 
 def test_a_skipped_round_keeps_the_state(tmp_path: Path) -> None:

@@ -63,6 +63,11 @@ def test_an_event_comes_back(one: RoundEvent, metrics: MetricsFile) -> None:
     assert one.line().endswith("\n")
 
 
+def test_the_outline_of_an_event_has_no_clients() -> None:
+    whole = event(4, clients={"a": {"accuracy": 0.5}}, unseen=["a"], client_confusion={"a": [[1]]})
+    assert whole.outline() == event(4, cohort=[], lost={}, rejected={})
+
+
 def test_a_line_names_what_only_some_rounds_have_where_they_have_it() -> None:
     assert (
         not {"unseen", "confusion", "recall", "client_confusion"}
