@@ -3,7 +3,7 @@
 import ctypes
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -49,12 +49,28 @@ def keep_freed_memory() -> None:
     By default it returns large blocks to the kernel at once, which has to clear the pages it hands
     out for the next step: a quarter of the time of a small network's step.
     """
+    if tune := _find_in_c_library("mallopt"):
+        tune(_MMAP_THRESHOLD, 32 * 2**20)  # the largest value it accepts
+        tune(_TRIM_THRESHOLD, 256 * 2**20)
+
+
+def return_freed_memory() -> None:
+    """Return to the kernel what the C library has kept.
+
+    Once a round it costs little, and a process of many rounds does not grow by the gaps between its
+    blocks.
+    """
+    if trim := _find_in_c_library("malloc_trim"):
+        trim(0)
+
+
+def _find_in_c_library(name: str) -> Callable[..., int] | None:
+    """Find a function of the GNU C library; None where there is another one."""
     try:
-        tune = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # not the GNU C library
-        return
-    tune(_MMAP_THRESHOLD, 32 * 2**20)  # the largest value it accepts
-    tune(_TRIM_THRESHOLD, 256 * 2**20)
+        found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
+    except (AttributeError, OSError, TypeError):
+        return None
+    return found
 
 
 def cores() -> int:

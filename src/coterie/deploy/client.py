@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import CoterieError, RunFailed
-from coterie.core.exact import exact_arithmetic, keep_freed_memory
+from coterie.core.exact import exact_arithmetic, keep_freed_memory, return_freed_memory
 from coterie.core.task import Failure, Reply
 from coterie.data.datasets import Dataset
 from coterie.deploy import messages, own_data, site_model
@@ -114,6 +114,7 @@ class Client:
                 desk.answer(request, "joined", {"schema": request.head["schema"]})
             elif request.kind == "task":
                 self._work(desk, request)
+                return_freed_memory()
             elif request.kind == "model":
                 self._keep(desk, request)
             else:

@@ -14,7 +14,7 @@ from typing import Any
 from coterie.core import codec
 from coterie.core.bundle import Bundle
 from coterie.core.errors import CodecError
-from coterie.core.exact import exact_arithmetic, keep_freed_memory
+from coterie.core.exact import exact_arithmetic, keep_freed_memory, return_freed_memory
 from coterie.core.task import Failure, Reply
 from coterie.data.partition import Partition
 from coterie.engine.site import Site
@@ -49,7 +49,8 @@ def serve(source: int, sink: int) -> None:
     down = Bundle()
     while True:
         head, body = inbox.get()
-        if head["kind"] == "down":
+        if head["kind"] == "down":  # once a round, and once an evaluation
+            return_freed_memory()
             down = codec.decode(body)
             continue
         reply = site.run(wire.read_task(head, body, down))

@@ -16,7 +16,7 @@ from typing import Any
 
 from coterie.core import codec
 from coterie.core.bundle import Bundle, ClientState
-from coterie.core.exact import exact_arithmetic, keep_freed_memory
+from coterie.core.exact import exact_arithmetic, keep_freed_memory, return_freed_memory
 from coterie.core.task import Failure, Reply, Task
 from coterie.data.copies import find_copy, write_copy
 from coterie.data.partition import Partition
@@ -100,6 +100,7 @@ class SiteActor:
         files = self._files
         files.state, files.kept = codec.decode(state) if state else None, None
         if number != self._number:
+            return_freed_memory()
             shutil.rmtree(files.folder / "down", ignore_errors=True)
             self._down = codec.unpack(ray.get(broadcast[0]), files.folder / "down", codec.OWN)
             self._number = number
