@@ -13,15 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import fleet
 import kills
 import sites
 import warm
-import warm_sites
 from bench import Trial
 
 import ray_nodes
-from site_processes import wait_for_rounds
 
 LOCAL = ("serial", "processes")
 SECONDS = 5.0
@@ -30,14 +27,14 @@ TABLES = {"run": {"rounds": 10}, "method": {"name": "toy_methods:TwoModels"}}
 _ACTOR = "ray::SiteActor"  # Ray calls the processes of our actors so
 
 
-def send(process: warm.Process, log: Path, chosen: signal.Signals) -> str:
-    """Send a signal to a command; what is wrong with its end."""
-    started = kills.children(process.pid)
+def send(process: warm.Process, log: Path, out: Path, generator: random.Random) -> str:
+    """Send a signal to a command that works on a run; what is wrong with its end."""
+    chosen, started = generator.choice(SIGNALS), kills.children(process.pid)
     process.send_signal(chosen)
     begin = time.monotonic()
     code = process.wait()
     seconds, said = time.monotonic() - begin, log.read_text().splitlines()
-    if code == 0:
+    if code == 0 and (out / "report.html").exists():
         return ""  # it was done before the signal came
     if code != 130:
         return f"{chosen.name} ended it with {code}: {said[-3:]}"
@@ -55,7 +52,7 @@ def interrupt(run: kills.Alone, out: Path, generator: random.Random) -> str:
         time.sleep(0.001)
     time.sleep(generator.uniform(0.02, 0.9 * run.duration))
     try:
-        return send(process, log, generator.choice(SIGNALS)) or run.finish(out)
+        return send(process, log, out, generator) or run.finish(out)
     finally:
         shutil.rmtree(out, ignore_errors=True)
 
@@ -101,22 +98,4 @@ def cluster(folder: Path) -> Iterator[Trial]:
 def deployed(folder: Path) -> Iterator[Trial]:
     """The server and a client of a deployed run, in turn."""
     root = sites.prepare(folder)
-
-    def trial(number: int) -> str:
-        generator, place = random.Random(number), folder / f"signal-{number}"
-        with warm_sites.sites(place, root) as town:
-            out, victim = place / "run", sites.VICTIMS[number % len(sites.VICTIMS)]
-            server = town.serve(out, sites.settings(root))
-            for name in fleet.NAMES:
-                town.join(name)
-            wait_for_rounds(out, generator.randint(0, sites.ROUNDS - 3), server)
-            time.sleep(generator.uniform(0.0, 0.1))
-            process = server if victim == "server" else town.clients[victim]
-            problem = send(process, town.log(victim), generator.choice(SIGNALS))
-            town.restart(victim, out)
-            town.finish()
-            problem = problem or sites.compare(out, root)
-        shutil.rmtree(place)
-        return f"{victim}: {problem}" if problem else ""
-
-    yield trial
+    yield lambda number: sites.disturb(folder / f"signal-{number}", root, number, send)

@@ -8,7 +8,7 @@ have the digests of the same federation simulated in one process.
 import random
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from site_processes import kill, wait_for_rounds
 
 ROUNDS = 10
 VICTIMS = ("server", "berlin")
+# ends a process, given its log and the run; what is wrong with its end
+Strike = Callable[[warm.Process, Path, Path, random.Random], str]
 
 
 def settings(root: Path) -> dict[str, dict[str, Any]]:
@@ -39,37 +41,34 @@ def prepare(folder: Path) -> Path:
     return root
 
 
-def compare(out: Path, root: Path) -> str:
-    """Say if a run has other bits than the simulated federation."""
-    same = fleet.digests(out) == fleet.digests(root.parent / "alone")
-    return "" if same else "the bits differ"
+def disturb(folder: Path, root: Path, number: int, strike: Strike) -> str:
+    """End the server or a client in the middle of a run, start it again; what is wrong."""
+    generator, victim, out = random.Random(number), VICTIMS[number % len(VICTIMS)], folder / "run"
+    try:
+        with warm_sites.sites(folder, root) as sites:
+            server = sites.serve(out, settings(root))
+            for name in fleet.NAMES:
+                sites.join(name)
+            wait_for_rounds(out, generator.randint(0, ROUNDS - 3), server)
+            time.sleep(generator.uniform(0.0, 0.1))
+            process = server if victim == "server" else sites.clients[victim]
+            problem = strike(process, sites.log(victim), out, generator)
+            sites.restart(victim, out)
+            sites.finish()
+        same = fleet.digests(out) == fleet.digests(root.parent / "alone")
+        problem = problem or ("" if same else "the bits differ")
+        return f"{victim}: {problem}" if problem else ""
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def kill_one(folder: Path, root: Path, victim: str, generator: random.Random) -> str:
-    """Kill the server or a client in the middle of a run; say if its bits differ."""
-    with warm_sites.sites(folder, root) as sites:
-        server = sites.serve(folder / "run", settings(root))
-        for name in fleet.NAMES:
-            sites.join(name)
-        wait_for_rounds(folder / "run", generator.randint(0, ROUNDS - 3), server)
-        time.sleep(generator.uniform(0.0, 0.1))
-        kill(server if victim == "server" else sites.clients[victim])
-        sites.restart(victim, folder / "run")
-        sites.finish()
-    problem = compare(folder / "run", root)
-    return f"{victim} killed: {problem}" if problem else ""
+def _kill(process: warm.Process, *_: object) -> str:
+    kill(process)
+    return ""
 
 
 @contextmanager
 def bench(folder: Path) -> Iterator[Trial]:
     """The server and a client, killed in turn."""
     root = prepare(folder)
-
-    def trial(number: int) -> str:
-        victim, place = VICTIMS[number % len(VICTIMS)], folder / f"killed-{number}"
-        try:
-            return kill_one(place, root, victim, random.Random(number))
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
-
-    yield trial
+    yield lambda number: disturb(folder / f"killed-{number}", root, number, _kill)

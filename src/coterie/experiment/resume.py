@@ -88,7 +88,7 @@ def repair(plan: Plan, standing: Standing | None, recorders: Recorders) -> Stand
     for note in store.mend(standing.server, standing.position):
         recorders.note(note)
     store.discard_after(standing.position.round)
-    return replace(standing, history=tuple(store.metrics.read()))
+    return replace(standing, history=tuple(event.outline() for event in store.metrics.read()))
 
 
 def write_start(experiment: Experiment, folder: Path, finished: bool) -> Iterator[str]:
