@@ -1,10 +1,14 @@
 """Bring the outcome of a recipe into this folder; what only the committed one has is kept.
 
     python benchmarks/papers/collect.py mfcl-table2 --out runs/reproduce --scale laptop
+    python benchmarks/papers/collect.py moon-table1 --scale paper --share fedssc-table1-paper
 
 Rows and columns are run in several commands, and on several machines. Of a cell that both outcomes
 have, the one with more seeds is taken, of equals the new one. Verdicts and claims are then tested
 anew over all cells. The command is that of the new outcome. Pages and models stay where they are.
+
+With `--share` nothing is read from `--out`: cells are taken from another committed outcome, where
+their configurations are the same. Tables share runs, and the runs themselves are not committed.
 """
 
 import argparse
@@ -21,8 +25,8 @@ from typing import Any
 from coterie.reproduce import recipe as recipes
 from coterie.reproduce.page import write_outcome
 from coterie.reproduce.plan import Study, make_study
-from coterie.reproduce.scores import CellScore, Outcome
-from coterie.reproduce.verdicts import judge
+from coterie.reproduce.scores import CellScore, Outcome, Score, Scores
+from coterie.reproduce.verdicts import conclude, judge
 
 HERE = Path(__file__).parent
 FINDINGS = HERE.parents[1] / "docs" / "findings.py"
@@ -30,9 +34,14 @@ LEFT = ("report.html", "features.html", "features.npz")  # too large to be commi
 Cells = dict[tuple[str, str], CellScore]
 
 
+def read_cells(outcome: Mapping[str, Any]) -> Cells:
+    """Read the scores of an outcome, as `outcome.json` has them."""
+    cells: Cells = runpy.run_path(str(FINDINGS))["read_cells"](outcome)
+    return cells
+
+
 def collect(new: Mapping[str, Any], old: Mapping[str, Any] | None, out: Path) -> Outcome:
     """Merge two outcomes, as `outcome.json` has them, and judge every cell again."""
-    read_cells = runpy.run_path(str(FINDINGS))["read_cells"]
     committed: Cells = read_cells(old) if old else {}
     fresh: Cells = {
         key: replace(cell, folders=tuple(str(out / folder) for folder in cell.folders))
@@ -59,6 +68,32 @@ def collect(new: Mapping[str, Any], old: Mapping[str, Any] | None, out: Path) ->
         for key, cell in cells.items()
     }
     return replace(merged, cells=judged)
+
+
+def share(other: Mapping[str, Any], study: Study) -> Outcome:
+    """Score the cells of a study whose configurations another outcome has run, on the first seed.
+
+    Only cells of one seed are taken: an outcome has the mean of several curves, not each of them.
+    """
+    planned, theirs = plan_again(other), dict[str, CellScore]()
+    for (row, column), score in read_cells(other).items():
+        cell = planned.cell(row, column)
+        points = [p for p in cell.points if p.name == score.chosen] if cell else []
+        if cell and points and score.seeds == 1 and not any(score.numbers):
+            theirs[planned.config(cell, points[0], 0).hash()] = score
+    scores, found = Scores(study), Cells()
+    for cell in study.cells:
+        for point in cell.points:
+            score = theirs.get(study.config(cell, point, 0).hash())
+            if score and cell.column.at in (None, score.length):
+                run = Score(0, score.folders[0], score.values[0], None, score.curve, score.length)
+                run = replace(run, seconds=score.seconds[0])
+                scores.add(cell.row.name, cell.column.name, point.name, run)
+                found[cell.row.name, cell.column.name] = score
+    study = restrict(study, found)
+    asked = {"rows": study.rows, "columns": study.columns}
+    names = {key: tuple(part.name for part in parts) for key, parts in asked.items()}
+    return conclude(replace(scores, study=replace(study, asked=names)))
 
 
 def plan_again(outcome: Mapping[str, Any]) -> Study:
@@ -96,10 +131,16 @@ def main() -> None:
     parser.add_argument("recipe")
     parser.add_argument("--out", type=Path, default=Path("runs/reproduce"))
     parser.add_argument("--scale", default="laptop")
+    parser.add_argument("--share", metavar="FOLDER", help="a committed outcome to take cells from")
     options = parser.parse_args()
     name = f"{options.recipe}-paper" if options.scale == "paper" else options.recipe
     source, target = options.out / f"{options.recipe}-{options.scale}", HERE / name
-    new = json.loads((source / "outcome.json").read_text())
+    with TemporaryDirectory() as folder:
+        if options.share:
+            other = json.loads((HERE / options.share / "outcome.json").read_text())
+            study = make_study(recipes.load(options.recipe), options.scale, seeds=1, grids=False)
+            source = write_outcome(share(other, study), Path(folder))
+        new = json.loads((source / "outcome.json").read_text())
     committed = target / "outcome.json"
     old = json.loads(committed.read_text()) if committed.is_file() else None
     outcome = collect(new, old, options.out)

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from coterie.reproduce import recipe
+from coterie.reproduce.plan import make_study
+
 PAPERS = Path(__file__).parents[3] / "benchmarks" / "papers"
 SCRIPT = PAPERS / "collect.py"
 COMMAND = "coterie reproduce moon-l2 --scale laptop --seeds 1 --no-grids"
@@ -71,3 +74,27 @@ def test_committed_outcomes_can_be_merged(path: Path) -> None:
     known = {row.name for row in merged.study.recipe.rows}
     rows = {row["row"] for column in outcome["columns"] for row in column["rows"]}
     assert {row.name for row in merged.study.rows} == rows & known
+
+
+def share(scale: str) -> Any:
+    """What MOON's table of rounds takes from a run table of FedSSC at the paper scale."""
+    functions = runpy.run_path(str(SCRIPT))
+    other = json.loads((PAPERS / "fedssc-table1-paper" / "outcome.json").read_text())
+    study = make_study(recipe.load("moon-rounds"), scale, gpu=False, seeds=1, grids=False)
+    return functions["share"](other, study)
+
+
+def test_a_table_takes_the_runs_of_another_whose_configurations_are_its_own() -> None:
+    outcome = share("paper")
+    fedavg, moon = (outcome.cell(row, "CIFAR-10") for row in ("FedAvg", "MOON"))
+    assert [row.name for row in outcome.study.rows] == ["FedAvg", "MOON"]
+    assert outcome.targets == {"CIFAR-10": fedavg.mean}  # of this table: where FedAvg ends
+    (rounds,) = moon.rounds
+    reached = [round for round, accuracy in moon.curve if accuracy >= fedavg.mean]
+    assert rounds == reached[0]
+    words = "--scale paper --seeds 1 --no-grids --rows 'FedAvg,MOON' --columns 'CIFAR-10'"
+    assert outcome.study.command == f"coterie reproduce moon-rounds {words}"
+
+
+def test_runs_of_another_scale_are_not_taken() -> None:
+    assert not share("laptop").cells
