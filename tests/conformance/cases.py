@@ -15,6 +15,7 @@ class Case:
     zero: dict[str, dict[str, Any]] | None = None  # the setting in which it is FedAvg
     plain: dict[str, dict[str, Any]] = field(default_factory=dict)  # what that FedAvg runs on
     falls: str = "loss"  # the metric that goes down: on the test set, or `train_...`
+    within: int = 8  # rounds in which it goes down
     variant: bool = False  # of a method that is here by itself too
     staged: bool = False  # it has rounds that rely on an upload
 
@@ -105,6 +106,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
 }  # named variants of shipped methods, each its [method] table
 
 
+_LATE = ("fedproc-two-stage", "fedproc-literal", "fedssc-two-stage", "fedssc-two-stage-moon")
 _OFFICIAL = {"net": {"unit_projection": True}, "local": {"drop_last": True}}
 
 
@@ -112,7 +114,8 @@ def _variants() -> list[Case]:
     found = []
     for name, method in _VARIANTS.items():
         more = _OFFICIAL if name == "fedproc-official" else {}
-        found.append(Case(name, {**more, "method": method}, variant=True))
+        within = 16 if name in _LATE else Case.within  # the output layer comes last
+        found.append(Case(name, {**more, "method": method}, within=within, variant=True))
     return found
 
 

@@ -31,7 +31,7 @@ from coterie.experiment.config import resolve  # noqa: E402
 
 KINDS = ("main", "worker", "both", "fork-server")
 STATEFUL = ("moon", "scaffold", "fedssc", "fedavg-byol", "per_ssfl", "orchestra", "mfcl")
-ROUNDS = 40
+ROUNDS = 20
 _DEADLINE = 120.0
 
 CONFIG = """
@@ -43,6 +43,7 @@ method = {{ name = "toy_methods:TwoModels" }}
 local = {{ epochs = 2, batch_size = 16, lr = 0.02 }}
 executor = {{ kind = "processes", workers = 2 }}
 checkpoint = {{ every = 3 }}
+record = {{ embedding = 0 }}
 """
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from coterie.cli.main import main
-from coterie.evaluate.shared import head
 from coterie.reproduce import plan, recipe
 from coterie.reproduce.recipe import Recipe
 
@@ -224,13 +223,6 @@ def reproduce(name: str, out: Path, capsys: pytest.CaptureFixture[str]) -> int:
     said = capsys.readouterr()
     assert not ended.value.code, f"{name}: {said.err}"
     return len(list((out / "cells").iterdir())) if (out / "cells").is_dir() else 0
-
-
-@pytest.fixture
-def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Linear classifiers get a twentieth of their steps: all recipes are serial at this scale."""
-    monkeypatch.setattr(head, "STEPS", head.STEPS // 20)
-    monkeypatch.setattr(head, "EPOCHS", head.EPOCHS // 20)
 
 
 @pytest.mark.slow

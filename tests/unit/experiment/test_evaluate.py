@@ -78,7 +78,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_evaluators_of_the_run_give_its_last_values_again(
-    case: str, toy_data: Path, tmp_path: Path
+    case: str, toy_data: Path, tmp_path: Path, short_probes: None
 ) -> None:
     folder = tmp_path / "run"
     start(toy_data, folder, **CASES[case])
