@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from coterie.reproduce.recipe import Claim, Recipe
-from coterie.reproduce.scores import NONE, WINDOWS, CellScore
+from coterie.reproduce.scores import NONE, WINDOWS, CellScore, GridScore
 from coterie.reproduce.tables import format_value
 from coterie.reproduce.verdicts import format_rounds
 
@@ -50,6 +50,7 @@ def read_cells(outcome: dict[str, Any]) -> Cells:
             kept = {key: value for key, value in row.items() if key in known}
             for key in ("smoothed", "smoothed_speedup"):
                 kept[key] = {int(n): value for n, value in kept.get(key, {}).items()}
+            kept["grid"] = tuple(GridScore(**point) for point in kept.get("grid", ()))
             cells[row["row"], column["name"]] = CellScore(**kept)
     return cells
 

@@ -9,6 +9,7 @@ import pytest
 
 from coterie.reproduce import recipe
 from coterie.reproduce.plan import make_study
+from coterie.reproduce.tables import to_markdown
 
 PAPERS = Path(__file__).parents[3] / "benchmarks" / "papers"
 SCRIPT = PAPERS / "collect.py"
@@ -74,6 +75,8 @@ def test_committed_outcomes_can_be_merged(path: Path) -> None:
     known = {row.name for row in merged.study.recipe.rows}
     rows = {row["row"] for column in outcome["columns"] for row in column["rows"]}
     assert {row.name for row in merged.study.rows} == rows & known
+    text = to_markdown(merged)
+    assert all(f"| {name} |" in text for name in rows & known)
 
 
 def share(scale: str) -> Any:
