@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# of the tests: one more than two cores, since many tests wait
+PROCESSES ?= 3
 
 .PHONY: help install browser demo test check check-native format docs bench bench-peers bench-growth endurance clean
 .DEFAULT_GOAL := help
@@ -34,13 +36,13 @@ test: install ## everything: format, lint, types, all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n $(PROCESSES) --dist worksteal
 
 check: install ## format, lint, types and the quick tests, under two minutes
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/pytest -n $(PROCESSES) --dist worksteal -m "not slow"
 
 check-native: install ## the kernels' own tests, with the address and undefined-behaviour sanitizers watching
 	$(BIN)/python tests/native/sanitize.py
