@@ -38,7 +38,7 @@ test: install ## everything: format, lint, types, all tests
 	$(BIN)/mypy
 	$(BIN)/pytest -n $(PROCESSES) --dist worksteal
 
-check: install ## format, lint, types and the quick tests, under two minutes
+check: install ## format, lint, types and the tests that are not slow
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -8,7 +8,7 @@ have, the one with more seeds is taken, of equals the new one. Verdicts and clai
 anew over all cells. The command is that of the new outcome. Pages and models stay where they are.
 
 With `--share` nothing is read from `--out`: cells are taken from another committed outcome, where
-their configurations are the same. Tables share runs, and the runs themselves are not committed.
+today's recipes give both the same configuration. The runs themselves are not committed.
 """
 
 import argparse
@@ -71,9 +71,11 @@ def collect(new: Mapping[str, Any], old: Mapping[str, Any] | None, out: Path) ->
 
 
 def share(other: Mapping[str, Any], study: Study) -> Outcome:
-    """Score the cells of a study whose configurations another outcome has run, on the first seed.
+    """Score the cells of a study by those of another outcome that are planned alike, on one seed.
 
-    Only cells of one seed are taken: an outcome has the mean of several curves, not each of them.
+    Both recipes are planned as they are today, and configurations compared: where a recipe has
+    changed since its outcome was committed, the caller has to know it. Only cells of one seed are
+    taken: an outcome has the mean of several curves, not each of them.
     """
     planned, theirs = plan_again(other), dict[str, CellScore]()
     for (row, column), score in read_cells(other).items():
