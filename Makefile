@@ -16,8 +16,8 @@ NATIVE := $(wildcard src/coterie/native/*.[ch]) src/coterie/native/build.py hatc
 
 $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 install: $(STAMP) browser ## create .venv and install Coterie with what its tests need

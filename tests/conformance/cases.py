@@ -15,7 +15,7 @@ class Case:
     zero: dict[str, dict[str, Any]] | None = None  # the setting in which it is FedAvg
     plain: dict[str, dict[str, Any]] = field(default_factory=dict)  # what that FedAvg runs on
     falls: str = "loss"  # the metric that goes down: on the test set, or `train_...`
-    within: int = 8  # rounds in which it goes down
+    within: int | None = None  # rounds in which it goes down, if four do not show it
     variant: bool = False  # of a method that is here by itself too
     staged: bool = False  # it has rounds that rely on an upload
 
@@ -50,6 +50,10 @@ _ZERO: dict[str, dict[str, Any]] = {
     "bilevel_ssfl": {},
     "per_ssfl": {},
 }  # of shipped methods, by name
+_LATE = ("fedproc-two-stage", "fedproc-literal", "fedssc-two-stage", "fedssc-two-stage-moon")
+_SLOW = ("moon", "moon-buffer", "moon-random-init", "fedssc", "fedssc-all", "fedssc-device-draw")
+_ROUNDS = {**dict.fromkeys(_SLOW, 8), **dict.fromkeys(_LATE, 16), "solo": 8}
+# in which the loss falls, if four do not show it: in _LATE the output layer is trained last
 
 
 def _modular(**method: Any) -> dict[str, dict[str, Any]]:
@@ -79,7 +83,8 @@ def _shipped() -> list[Case]:
         plain = _views(_VIEWS["simsiam"]) if name in _UNLABELLED else {}
         zero = {**plain, "method": {"name": name, **_ZERO[name]}} if name in _ZERO else None
         falls = "train_loss" if name in _UNLABELLED else "loss"
-        found.append(Case(name, {**plain, "method": {"name": name}}, zero, plain, falls))
+        changes, within = {**plain, "method": {"name": name}}, _ROUNDS.get(name)
+        found.append(Case(name, changes, zero, plain, falls, within))
     return found
 
 
@@ -106,7 +111,6 @@ _VARIANTS: dict[str, dict[str, Any]] = {
 }  # named variants of shipped methods, each its [method] table
 
 
-_LATE = ("fedproc-two-stage", "fedproc-literal", "fedssc-two-stage", "fedssc-two-stage-moon")
 _OFFICIAL = {"net": {"unit_projection": True}, "local": {"drop_last": True}}
 
 
@@ -114,7 +118,7 @@ def _variants() -> list[Case]:
     found = []
     for name, method in _VARIANTS.items():
         more = _OFFICIAL if name == "fedproc-official" else {}
-        within = 16 if name in _LATE else Case.within  # the output layer comes last
+        within = _ROUNDS.get(name)
         found.append(Case(name, {**more, "method": method}, within=within, variant=True))
     return found
 
@@ -182,6 +186,7 @@ def _modulars() -> list[Case]:
 
 def _toys() -> list[Case]:
     following = {"objective": {"name": "toy_methods:Following"}}
+    two_models = {"method": {"name": "toy_methods:TwoModels"}}
     probe = {"evaluate": {"with": ["accuracy", "personal", "toy_methods:FederatedProbe"]}}
     return [
         Case("staged", {"method": {"name": "toy_methods:Staged", "delta": 0.34}}, staged=True),
@@ -190,13 +195,9 @@ def _toys() -> list[Case]:
             {"method": {"name": "toy_methods:Addressed"}},
             zero={"method": {"name": "toy_methods:Addressed", "weight": 0.0}},
         ),
-        Case(
-            "two-models",
-            {"method": {"name": "toy_methods:TwoModels"}},
-            zero={"method": {"name": "toy_methods:TwoModels"}},
-        ),
-        Case("private-names", following),
-        Case("private-two-models", {"method": {"name": "toy_methods:TwoModels"}, **following}),
+        Case("two-models", two_models, zero=two_models),
+        Case("private-names", following, within=8),
+        Case("private-two-models", {**two_models, **following}, within=8),
         Case("local-buffers", {"net": {"norm": "bn", "bn_buffers": "local"}}),
         Case("averaged-buffers", {"net": {"norm": "bn"}}),
         Case("federated-evaluator", probe),

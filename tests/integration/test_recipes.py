@@ -1,5 +1,6 @@
 """The recipes that come with Coterie: every cell resolves at every scale, and the smallest runs."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -203,8 +204,13 @@ def test_the_tables_and_figures_of_the_mfcl_paper_share_runs_at_laptop_scale() -
     )
 
 
+@cache
+def _study(name: str) -> plan.Study:
+    return plan.make_study(recipe.load(name), "laptop")
+
+
 def _hash(name: str, row: str, column: str) -> str:
-    made = plan.make_study(recipe.load(name), "laptop")
+    made = _study(name)
     cell = made.cell(row, column)
     assert cell is not None
     return made.config(cell, cell.points[0], 0).hash()

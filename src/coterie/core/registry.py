@@ -5,6 +5,7 @@ import pkgutil
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -19,9 +20,14 @@ T = TypeVar("T")
 
 def names(folder: str) -> tuple[str, ...]:
     """List the names that a folder such as `methods` or `nets/backbones` offers; imports none."""
-    files = (_PACKAGE / folder).glob("*.py")
-    stems = (file.stem for file in files if not file.stem.startswith("_"))
-    return tuple(sorted(stem.replace("_", "-") if "/" in folder else stem for stem in stems))
+    stems = _list_stems(_PACKAGE / folder)
+    return tuple(sorted(stem.replace("_", "-") for stem in stems)) if "/" in folder else stems
+
+
+@cache  # every resolved configuration asks for them dozens of times
+def _list_stems(folder: Path) -> tuple[str, ...]:
+    stems = (file.stem for file in folder.glob("*.py"))
+    return tuple(sorted(stem for stem in stems if not stem.startswith("_")))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

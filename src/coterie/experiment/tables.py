@@ -7,6 +7,7 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,7 @@ def make_plain(table: str, values: Mapping[str, Any]) -> Any:
     return validate(table, table, PLAIN[table], values, SPELLING)
 
 
+@cache
 def shipped() -> tuple[str, ...]:
     """List the names of the configurations that come with Coterie."""
     files = CONFIGS.glob("*/*.toml")
