@@ -6,6 +6,10 @@ STAMP := $(VENV)/.installed
 # of the tests: one more than two cores, since many tests wait
 PROCESSES ?= 3
 
+# Packages are compiled to bytecode when they are first imported. Where the environment forbids that,
+# every process would compile torch again, which takes longer than importing it.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install browser demo test check check-native format docs bench bench-peers bench-growth endurance clean
 .DEFAULT_GOAL := help
 

@@ -61,6 +61,7 @@ int NAME(input_gradient)(const REAL *gradient, const uint8_t *chosen, const REAL
 #else
 
 #include "dense_gradients.h"
+#include "sample_gradients.h"
 #include "sparse_gradients.h"
 
 #if defined(HAS_SPARSE_GRADIENTS)
@@ -72,6 +73,10 @@ int NAME(input_gradient)(const REAL *gradient, const uint8_t *chosen, const REAL
 int NAME(weight_gradient)(const REAL *x, const REAL *gradient, const uint8_t *chosen, REAL *weight,
                           REAL *bias, const struct convolution *shape)
 {
+#if defined(HAS_SAMPLE_GRADIENTS)
+    if (shape->k == SIDE)
+        return NAME(sample_weight_gradient)(x, gradient, chosen, weight, bias, shape);
+#endif
     const ptrdiff_t outputs = shape->outputs, taps = shape->channels * shape->k * shape->k;
     const ptrdiff_t count = taps * outputs * WIDTH;
     REAL *sums = calloc((size_t)(count + outputs * WIDTH), sizeof(REAL)); /* (tap, output, lane) */
@@ -91,6 +96,10 @@ int NAME(weight_gradient)(const REAL *x, const REAL *gradient, const uint8_t *ch
 int NAME(input_gradient)(const REAL *gradient, const uint8_t *chosen, const REAL *weight, REAL *x,
                          const struct convolution *shape)
 {
+#if defined(HAS_SAMPLE_GRADIENTS)
+    if (shape->k == SIDE)
+        return NAME(sample_input)(gradient, chosen, weight, x, shape);
+#endif
     return BY_FORM(shape->k, sparse_input, dense_input)(gradient, chosen, weight, x, shape);
 }
 

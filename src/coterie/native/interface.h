@@ -30,6 +30,22 @@ struct layer {
     int first;                 /* it takes the batch: another network begins */
 };
 
+/* A layer of a network that is trained: such a convolution without a border, or a linear layer (k = 0).
+ * What is remembered of a forward pass, and the gradients, are in one array each; `kept`, `places` and
+ * `slopes` say where the layer's part begins. */
+struct trained {
+    const void *weight, *bias;
+    void *out;                 /* (samples, outputs), or NULL: nobody asks for this layer */
+    const void *out_gradient;  /* the same shape, or NULL: no loss depends on `out` */
+    ptrdiff_t inputs, outputs; /* channels of a convolution */
+    ptrdiff_t height, width;   /* of its input, 1 and 1 for a linear layer */
+    ptrdiff_t k;
+    int relu, unit;            /* of a linear layer */
+    ptrdiff_t kept;            /* entries of a sample before its results and, if `unit`, their divisor */
+    ptrdiff_t places;          /* entries of a sample before what a convolution chose */
+    ptrdiff_t slopes;          /* numbers before the gradients of weights and, behind them, biases */
+};
+
 /* A batch (channels, height, width, lanes) for networks of `layers`. */
 struct batch {
     ptrdiff_t samples, lanes, height, width, layers;
@@ -76,6 +92,10 @@ struct descent {
     ENTRY(input_gradient, const REAL *gradient, const uint8_t *chosen, const REAL *weight,         \
           REAL *x, const struct convolution *shape)                                                \
     ENTRY(networks, const REAL *x, const struct layer *layers, const struct batch *batch)          \
+    ENTRY(trained_forward, const REAL *x, const struct trained *layers, const struct batch *batch, \
+          REAL *kept, uint8_t *chosen)                                                             \
+    ENTRY(trained_backward, const REAL *x, const struct trained *layers,                           \
+          const struct batch *batch, const REAL *kept, const uint8_t *chosen, REAL *gradients)     \
     ENTRY(contrast, const REAL *z, const REAL *const *references, REAL *slope, REAL *means,        \
           const struct contrast *shape)                                                            \
     ENTRY(convolve, const REAL *x, const REAL *weight, REAL *y, REAL *work,                        \

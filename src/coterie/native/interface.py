@@ -51,6 +51,7 @@ BOTH = _entries("KERNELS")  # in single and in double precision
 
 Convolution = _STRUCTURES["convolution"]
 Layer = _STRUCTURES["layer"]
+Trained = _STRUCTURES["trained"]
 Batch = _STRUCTURES["batch"]
 Contrast = _STRUCTURES["contrast"]
 Tiles = _STRUCTURES["tiles"]

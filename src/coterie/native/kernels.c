@@ -5,4 +5,5 @@
 #include "networks.h"
 #include "normalise.h"
 #include "tiles.h"
+#include "trained.h"
 #include "winograd.h"

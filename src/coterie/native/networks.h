@@ -25,8 +25,9 @@ static void NAME(border)(const REAL *x, REAL *to, ptrdiff_t channels, ptrdiff_t 
 
 #define SHORTEST 1e-12 /* as torch's normalize has it */
 
-/* y / max(|y|, SHORTEST), the length of a sample being that over all outputs. */
-static void NAME(make_unit)(REAL *y, ptrdiff_t outputs, ptrdiff_t lanes)
+/* y / max(|y|, SHORTEST), the length of a sample being that over all outputs; `divisors`, unless it
+ * is NULL, gets what the samples were divided by. */
+static void NAME(make_unit)(REAL *y, REAL *divisors, ptrdiff_t outputs, ptrdiff_t lanes)
 {
     for (ptrdiff_t n = 0; n < lanes; n += WIDTH) {
         REAL lengths[WIDTH] = {0};
@@ -37,6 +38,8 @@ static void NAME(make_unit)(REAL *y, ptrdiff_t outputs, ptrdiff_t lanes)
             const double length = sqrt((double)lengths[m]);
             lengths[m] = (REAL)(length < SHORTEST ? SHORTEST : length); /* NaN stays NaN */
         }
+        if (divisors)
+            memcpy(divisors + n, lengths, sizeof lengths);
         for (ptrdiff_t o = 0; o < outputs; o++)
             for (ptrdiff_t m = 0; m < WIDTH; m++)
                 y[o * lanes + n + m] /= lengths[m];
@@ -68,10 +71,10 @@ int NAME(networks)(const REAL *x, const struct layer *layers, const struct batch
         if (layer.first)
             from = x, height = batch->height, width = batch->width;
         if (layer.k == 0) {
-            NAME(linear)(from, layer.weight, layer.bias, y, layer.inputs, layer.outputs, lanes,
-                         layer.relu);
+            const struct NAME(matrix) m = {layer.weight, layer.outputs, layer.inputs, layer.inputs, 1};
+            NAME(linear)(from, &m, layer.bias, y, lanes, layer.relu);
             if (layer.unit)
-                NAME(make_unit)(y, layer.outputs, lanes);
+                NAME(make_unit)(y, NULL, layer.outputs, lanes);
             if (layer.out)
                 NAME(hand_out)(y, layer.out, layer.outputs, batch->samples, lanes);
         } else {

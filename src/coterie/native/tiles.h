@@ -1,4 +1,4 @@
-/* The forward pass of frozen networks for 5 x 5 weights, with 0.4 of the multiplications.
+/* The forward pass for 5 x 5 weights, with 0.4 of the multiplications.
  *
  * Four neighbouring places of a row of results need eight places of a row of x and five weights.
  * As polynomials, x times weights is found from its values at eight points (Winograd's minimal
@@ -18,10 +18,10 @@
 
 #if defined(PLAIN)
 
-int NAME(frozen)(const REAL *x, const REAL *weight, const REAL *bias, REAL *y,
-                 const struct convolution *shape)
+static int NAME(fast_forward)(const REAL *x, const REAL *weight, const REAL *bias, REAL *y,
+                              uint8_t *chosen, const struct convolution *shape)
 {
-    return NAME(forward)(x, weight, bias, y, NULL, shape);
+    return NAME(forward)(x, weight, bias, y, chosen, shape);
 }
 
 #else
@@ -32,13 +32,16 @@ int NAME(frozen)(const REAL *x, const REAL *weight, const REAL *bias, REAL *y,
 #define RING 6 /* rows of x that two rows of results, pooled together, need */
 
 #define MOST_OUTPUTS 6
+#define ABOVE 4 /* vectors that are kept of an upper row */
 
 struct NAME(tiled) {
     const REAL *x, *bias;
     REAL *y;
+    uint8_t *chosen; /* as in convolution.h, or NULL */
     REAL *ring;     /* B^T x: (group of vectors, point, row of the ring, channel, vector) */
     REAL *products; /* (point, output, vector) for one row of one group */
-    REAL *above;    /* (output, vector, left or right): the upper row of results, half pooled */
+    REAL *above;    /* (output, vector, left, right and the columns of both): the upper row of results,
+                       half pooled */
     ptrdiff_t channels, height, width, lanes;
     ptrdiff_t rows, columns, tiles; /* of y; tiles in one of its rows */
 };
@@ -133,6 +136,20 @@ TILED(2)
 TILED(4)
 TILED(6)
 
+/* The larger of two rows, with bias and ReLU; `above` is the upper one, and two vectors behind it lie
+ * its codes. */
+static inline __attribute__((always_inline)) void NAME(tile_end)(
+    const struct NAME(tiled) *layer, ptrdiff_t at, VECTOR bias, const REAL *above, VECTOR below,
+    MASK code)
+{
+    const VECTOR upper = LOAD(above), largest = LARGER(upper, below) + bias;
+    STORE(layer->y + at, POSITIVE(largest));
+    if (layer->chosen) {
+        const MASK place = CHOOSE(KEEPS(upper, below), (MASK)LOAD(above + 2 * WIDTH), code + 2);
+        NAME(narrowed)(CHOOSE(largest <= (VECTOR){0}, (MASK){0} + 4, place), layer->chosen + at);
+    }
+}
+
 /* A^T of the products, pooled; the lower of two rows ends with bias and ReLU. */
 #define AT_POINT(p) LOAD(product + (p) * outputs * GROUP_SIZE)
 
@@ -152,20 +169,21 @@ static void NAME(tile_finish)(const struct NAME(tiled) *layer, ptrdiff_t row, pt
             const VECTOR y2 = even_1 + (REAL)4 * even_2 + (REAL)0.25 * even_half;
             const VECTOR y3 = (AT_POINT(7) + odd_1) + (REAL)8 * odd_2 + (REAL)0.125 * odd_half;
             VECTOR left = LARGER(y0, y1), right = LARGER(y2, y3);
-            REAL *above = layer->above + (o * GROUP + v) * 2 * WIDTH;
+            MASK left_code = ~KEEPS(y0, y1) & 1, right_code = ~KEEPS(y2, y3) & 1;
+            REAL *above = layer->above + (o * GROUP + v) * ABOVE * WIDTH;
             if (row % 2 == 0) {
                 STORE(above, left);
                 STORE(above + WIDTH, right);
+                STORE(above + 2 * WIDTH, (VECTOR)left_code);
+                STORE(above + 3 * WIDTH, (VECTOR)right_code);
                 continue;
             }
-            const VECTOR bias = SPLAT(layer->bias[first + o]);
-            left = LARGER((VECTOR)LOAD(above), left) + bias;
-            right = LARGER((VECTOR)LOAD(above + WIDTH), right) + bias;
             const ptrdiff_t line = (first + o) * layer->rows + row / 2;
-            REAL *y = layer->y + (line * layer->columns + column) * layer->lanes + lane;
-            STORE(y, POSITIVE(left));
+            const ptrdiff_t at = (line * layer->columns + column) * layer->lanes + lane;
+            const VECTOR bias = SPLAT(layer->bias[first + o]);
+            NAME(tile_end)(layer, at, bias, above, left, left_code);
             if (column + 1 < layer->columns)
-                STORE(y + layer->lanes, POSITIVE(right));
+                NAME(tile_end)(layer, at + layer->lanes, bias, above + WIDTH, right, right_code);
         }
     }
 }
@@ -192,14 +210,14 @@ static void NAME(tile_rows)(const struct NAME(tiled) *layer, ptrdiff_t i, ptrdif
 }
 
 static int NAME(tiled_forward)(const REAL *x, const REAL *weight, const REAL *bias, REAL *y,
-                               const struct convolution *shape)
+                               uint8_t *chosen, const struct convolution *shape)
 {
     const ptrdiff_t lanes = shape->lanes, channels = shape->channels, outputs = shape->outputs;
     const ptrdiff_t rows = pooled(shape->height, ROWS_OF_WEIGHTS);
     const ptrdiff_t columns = pooled(shape->width, ROWS_OF_WEIGHTS), tiles = (columns + 1) / 2;
     const ptrdiff_t ring = tiles * POINTS * RING * channels * GROUP_SIZE;
     const ptrdiff_t products = POINTS * MOST_OUTPUTS * GROUP_SIZE;
-    const ptrdiff_t above = MOST_OUTPUTS * GROUP_SIZE * 2;
+    const ptrdiff_t above = MOST_OUTPUTS * GROUP_SIZE * ABOVE;
     const ptrdiff_t taps = ROWS_OF_WEIGHTS * channels;
     const ptrdiff_t all = ring + products + above + POINTS * taps * outputs;
     REAL *memory = malloc((size_t)all * sizeof(REAL));
@@ -217,9 +235,9 @@ static int NAME(tiled_forward)(const REAL *x, const REAL *weight, const REAL *bi
                         weight + ((first + o) * taps + c * ROWS_OF_WEIGHTS + u) * ROWS_OF_WEIGHTS,
                         weights + first * POINTS * taps + (u * channels + c) * size + o, taps * size);
     }
-    const struct NAME(tiled) layer = {x, bias, y, memory, memory + ring, memory + ring + products,
-                                      channels, shape->height, shape->width, lanes, rows, columns,
-                                      tiles};
+    const struct NAME(tiled) layer = {x, bias, y, chosen, memory, memory + ring,
+                                      memory + ring + products, channels, shape->height,
+                                      shape->width, lanes, rows, columns, tiles};
     for (ptrdiff_t n = 0; n < lanes; n += GROUP_SIZE) {
         const ptrdiff_t left = (lanes - n) / WIDTH, vectors = left < GROUP ? left : GROUP;
         for (ptrdiff_t row = 0; row < RING - 2; row++)
@@ -234,12 +252,19 @@ static int NAME(tiled_forward)(const REAL *x, const REAL *weight, const REAL *bi
     return OK;
 }
 
-int NAME(frozen)(const REAL *x, const REAL *weight, const REAL *bias, REAL *y,
-                 const struct convolution *shape)
+/* As `forward`, in tiles where there are any for the weights. */
+static int NAME(fast_forward)(const REAL *x, const REAL *weight, const REAL *bias, REAL *y,
+                              uint8_t *chosen, const struct convolution *shape)
 {
     if (shape->k == ROWS_OF_WEIGHTS)
-        return NAME(tiled_forward)(x, weight, bias, y, shape);
-    return NAME(forward)(x, weight, bias, y, NULL, shape);
+        return NAME(tiled_forward)(x, weight, bias, y, chosen, shape);
+    return NAME(forward)(x, weight, bias, y, chosen, shape);
 }
 
 #endif
+
+int NAME(frozen)(const REAL *x, const REAL *weight, const REAL *bias, REAL *y,
+                 const struct convolution *shape)
+{
+    return NAME(fast_forward)(x, weight, bias, y, NULL, shape);
+}

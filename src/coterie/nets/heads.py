@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from coterie.core.errors import ConfigError
 from coterie.native.frozen_network import OneCall
+from coterie.native.trained_network import TrainedCall
 from coterie.native.unit_length import UnitLength
 from coterie.nets.norm import find_peers, halved, paired
 from coterie.nets.precision import casting, lay_out, to_float32
@@ -54,7 +55,7 @@ class Network(nn.Module):
         super().__init__()
         self.backbone, self.projector, self.predictor = backbone, projector, predictor
         self.prototypes, self.classifier = prototypes, classifier
-        self._one_call = OneCall()
+        self._frozen, self._trained = OneCall(), TrainedCall()
 
     def encode(self, x: Tensor) -> Tensor:
         """The representation h that probes and exports use."""
@@ -64,10 +65,10 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Outputs:
         """All outputs that the heads allow."""
-        if self.predictor is None and not torch.is_grad_enabled():
+        if self.predictor is None:
             parts = [m for m in (self.backbone, self.projector, self.classifier) if m is not None]
             with casting(x):  # under which no kernel computes
-                outputs = self._one_call([parts], x)
+                outputs = self._frozen([parts], x) or self._trained(parts, x)
             if outputs is not None:
                 h, *rest = outputs
                 z = h if self.projector is None else rest[0]
