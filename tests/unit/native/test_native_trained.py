@@ -128,6 +128,15 @@ def test_layers_behind_the_last_that_a_loss_uses_have_no_gradient(parts: str) ->
     assert all(close(one, two) for one, two in zip(slopes(net), slopes(other), strict=True))
 
 
+def test_outputs_have_the_bits_of_the_frozen_network() -> None:
+    net = network(head="unit")
+    x, y = batch(40)
+    found = train(net, x, y, on=True)
+    with kernels(True), torch.no_grad():
+        expected = net(x)
+    assert torch.equal(found.z, expected.z) and torch.equal(found.h, expected.h)
+
+
 def test_several_batches_may_be_on_their_way() -> None:
     net, other = network(), network()
     other.load_state_dict(net.state_dict())
