@@ -74,7 +74,7 @@ int NAME(weight_gradient)(const REAL *x, const REAL *gradient, const uint8_t *ch
                           REAL *bias, const struct convolution *shape)
 {
 #if defined(HAS_SAMPLE_GRADIENTS)
-    if (shape->k == SIDE)
+    if (shape->k == SAMPLE_K)
         return NAME(sample_weight_gradient)(x, gradient, chosen, weight, bias, shape);
 #endif
     const ptrdiff_t outputs = shape->outputs, taps = shape->channels * shape->k * shape->k;
@@ -97,7 +97,7 @@ int NAME(input_gradient)(const REAL *gradient, const uint8_t *chosen, const REAL
                          const struct convolution *shape)
 {
 #if defined(HAS_SAMPLE_GRADIENTS)
-    if (shape->k == SIDE)
+    if (shape->k == SAMPLE_K)
         return NAME(sample_input)(gradient, chosen, weight, x, shape);
 #endif
     return BY_FORM(shape->k, sparse_input, dense_input)(gradient, chosen, weight, x, shape);

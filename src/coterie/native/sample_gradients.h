@@ -2,8 +2,8 @@
  *
  * Only one place in four of the convolution's output has a gradient, another one for every sample.
  * With the samples innermost that cannot be used without mask registers: three quarters of what is
- * multiplied are zeros. So eight samples at a time are turned around: with the columns innermost, a
- * row of five weights is a part of a vector, and each window of a sample takes one multiply-add a row
+ * multiplied are zeros. So eight samples at a time are transposed. With the columns innermost a row of
+ * five weights is one vector, and each window of a sample takes one multiply-add for a row:
  *
  *     weight'[o, c, u, :] = sum over windows of g x[c, 2 i + a + u, 2 j + b : 2 j + b + 5]
  *     x'[c, 2 i + r, 2 j : 2 j + 6] += g weight[o, c, r - a, :] moved by b
@@ -22,13 +22,13 @@
 #define HAS_SAMPLE_GRADIENTS
 #include <immintrin.h>
 
-#define SIDE 5         /* of the weights */
+#define SAMPLE_K 5     /* the side of the weights */
 #define PATCH_SIDE 6   /* of what the weights reach from the four places of a window */
 #define OVERHANG 8     /* numbers behind the last row that a vector may reach */
 
-/* ---- eight samples turned around ---- */
+/* ---- transposing ---- */
 
-/* Turn eight rows of eight numbers, `from_step` apart, into columns, `to_step` apart. */
+/* Transpose an 8 x 8 block; the steps are those from one row to the next. */
 static inline __attribute__((always_inline)) void NAME(turn_eight)(
     const REAL *from, ptrdiff_t from_step, REAL *to, ptrdiff_t to_step)
 {
@@ -50,7 +50,7 @@ static inline __attribute__((always_inline)) void NAME(turn_eight)(
     }
 }
 
-/* (places, lanes), eight lanes of it, as (sample, step). */
+/* Eight lanes of (places, lanes) -> (sample, place), `step` numbers from one sample to the next. */
 static void NAME(to_samples)(const REAL *from, ptrdiff_t places, ptrdiff_t lanes, REAL *to,
                              ptrdiff_t step)
 {
@@ -62,7 +62,7 @@ static void NAME(to_samples)(const REAL *from, ptrdiff_t places, ptrdiff_t lanes
             to[n * step + p] = from[p * lanes + n];
 }
 
-/* And back. */
+/* The other way: (sample, place) -> eight lanes of (places, lanes). */
 static void NAME(to_lanes)(const REAL *from, ptrdiff_t step, ptrdiff_t places, REAL *to,
                            ptrdiff_t lanes)
 {
@@ -74,17 +74,18 @@ static void NAME(to_lanes)(const REAL *from, ptrdiff_t step, ptrdiff_t places, R
             to[p * lanes + n] = from[n * step + p];
 }
 
-/* The windows of eight samples: (sample, output, row, column). */
+/* The pooled windows of eight samples: (sample, output, row, column). */
 struct NAME(windows) {
-    REAL *g;     /* gradients, zero where ReLU was */
-    int32_t *at; /* the place in a plane that the largest came from, `down` numbers below each other */
-    REAL *work;  /* the same with the samples innermost */
-    ptrdiff_t rows, columns, outputs, step; /* step: from a sample to the next */
+    REAL *g;                       /* their gradients, zero where ReLU was */
+    int32_t *at;                   /* where the largest value of each came from */
+    REAL *work;                    /* both before they are transposed */
+    ptrdiff_t rows, columns, outputs;
+    ptrdiff_t step;                /* windows of a sample */
 };
 
 static int NAME(make_windows)(struct NAME(windows) *to, const struct convolution *shape)
 {
-    to->rows = pooled(shape->height, SIDE), to->columns = pooled(shape->width, SIDE);
+    to->rows = pooled(shape->height, SAMPLE_K), to->columns = pooled(shape->width, SAMPLE_K);
     to->outputs = shape->outputs, to->step = to->rows * to->columns * to->outputs;
     to->g = malloc((size_t)(to->step * 8 * 4) * sizeof(REAL));
     to->at = (int32_t *)(to->g + to->step * 8);
@@ -92,8 +93,8 @@ static int NAME(make_windows)(struct NAME(windows) *to, const struct convolution
     return to->g != NULL;
 }
 
-/* Note the windows of the eight lanes from n on. Places are those of planes with rows of `down`
- * numbers, or, where only the place in the window is asked for, 0 .. 3. */
+/* Note the windows of the eight lanes from n on. `at` is an offset into a plane of the input, `down`
+ * being the length of its rows; with `down` = 0 it is the place in the window, 0 .. 3. */
 static void NAME(note_windows)(const REAL *gradient, const uint8_t *chosen, ptrdiff_t lanes,
                                ptrdiff_t n, ptrdiff_t down, struct NAME(windows) *to)
 {
@@ -104,9 +105,9 @@ static void NAME(note_windows)(const REAL *gradient, const uint8_t *chosen, ptrd
         for (ptrdiff_t i = 0; i < to->rows; i++)
             for (ptrdiff_t j = 0; j < to->columns; j++, w += lanes, g += 8, at += 8) {
                 const MASK code = NAME(widened)(chosen + w), there = code < (MASK){0} + 4;
-                const MASK row = code >> 1 & 1, first = (MASK){0} + (WHOLE)(down ? 2 * (i * down + j) : 0);
+                const WHOLE corner = (WHOLE)(down ? 2 * (i * down + j) : 0);
                 STORE(g, SELECT(there, (VECTOR)LOAD(gradient + w), (VECTOR){0}));
-                STORE(at, (VECTOR)(first + (row * (WHOLE)below + (code & 1))));
+                STORE(at, (VECTOR)(corner + ((code >> 1 & 1) * (WHOLE)below + (code & 1))));
             }
     NAME(to_samples)(to->work, to->step, 8, to->g, to->step);
     NAME(to_samples)(to->work + to->step * 8, to->step, 8, (REAL *)to->at, to->step);
@@ -114,11 +115,15 @@ static void NAME(note_windows)(const REAL *gradient, const uint8_t *chosen, ptrd
 
 /* ---- weights and bias ---- */
 
-/* One sample: for an output, the sums of CHANNELS planes of weights over its windows are added to
- * (channel, row, 8). */
+/* The gradients of one output's weights for CHANNELS channels, summed over the windows of a sample and
+ * added to `sums` (channel, row, 8). */
 #define ROW_SUMS(c, u) VECTOR s##c##u = {0};
 #define ROW_ADD(c, u) s##c##u += v * LOAD(p##c + (u) * row);
-#define ROW_PUT(c, u) STORE(sums + ((c) * SIDE + (u)) * 8, LOAD(sums + ((c) * SIDE + (u)) * 8) + s##c##u);
+#define ROW_PUT(c, u)                                        \
+    {                                                        \
+        REAL *to = sums + ((c) * SAMPLE_K + (u)) * 8;        \
+        STORE(to, LOAD(to) + s##c##u);                       \
+    }
 #define EACH_ROW(F, c) F(c, 0) F(c, 1) F(c, 2) F(c, 3) F(c, 4)
 #define ROWS_1(F) EACH_ROW(F, 0)
 #define ROWS_2(F) ROWS_1(F) EACH_ROW(F, 1)
@@ -146,7 +151,7 @@ static int NAME(sample_weight_gradient)(const REAL *x, const REAL *gradient, con
 {
     const ptrdiff_t lanes = shape->lanes, channels = shape->channels, outputs = shape->outputs;
     const ptrdiff_t plane = shape->height * shape->width, step = channels * plane + OVERHANG;
-    const ptrdiff_t count = outputs * channels * SIDE * 8;
+    const ptrdiff_t count = outputs * channels * SAMPLE_K * 8;
     struct NAME(windows) windows;
     REAL *image = malloc((size_t)(step * 8) * sizeof(REAL));
     REAL *sums = calloc((size_t)(count + outputs), sizeof(REAL)); /* (output, channel, row, 8) */
@@ -170,12 +175,12 @@ static int NAME(sample_weight_gradient)(const REAL *x, const REAL *gradient, con
                     size = channels - c < 3 ? channels - c : 3;
                     (size == 3 ? NAME(planes_3) : size == 2 ? NAME(planes_2) : NAME(planes_1))(
                         image + n * step + c * plane, shape->width, plane, g, at, each,
-                        sums + (o * channels + c) * SIDE * 8);
+                        sums + (o * channels + c) * SAMPLE_K * 8);
                 }
             }
     }
-    for (ptrdiff_t row = 0; row < outputs * channels * SIDE && !failed; row++)
-        memcpy(weight + row * SIDE, sums + row * 8, SIDE * sizeof(REAL));
+    for (ptrdiff_t row = 0; row < outputs * channels * SAMPLE_K && !failed; row++)
+        memcpy(weight + row * SAMPLE_K, sums + row * 8, SAMPLE_K * sizeof(REAL));
     if (!failed)
         memcpy(bias, sums + count, (size_t)outputs * sizeof(REAL));
     free(windows.g);
@@ -186,7 +191,7 @@ static int NAME(sample_weight_gradient)(const REAL *x, const REAL *gradient, con
 
 /* ---- input ---- */
 
-/* What the windows' gradients give to a patch of 6 x 6 below each window, in CHANNELS planes. The
+/* Add to the 6 x 6 patch of x' below one window, in CHANNELS channels, what all outputs give to it. The
  * weights are packed (place, output, channel, row, 8): moved down and right by the place. */
 #define PATCH_SUMS(c, r) VECTOR d##c##r = {0};
 #define PATCH_ADD(c, r) d##c##r += v * LOAD(w + ((c) * PATCH_SIDE + (r)) * 8);
@@ -223,11 +228,12 @@ static void NAME(pack_patches)(const REAL *weight, const struct convolution *sha
     for (ptrdiff_t place = 0; place < 4; place++)
         for (ptrdiff_t o = 0; o < outputs; o++)
             for (ptrdiff_t b = 0; b < size; b++)
-                for (ptrdiff_t u = 0; u < SIDE; u++)
-                    memcpy(packed + (((place * outputs + o) * size + b) * PATCH_SIDE + u + place / 2) * 8 +
-                               place % 2,
-                           weight + ((o * shape->channels + c + b) * SIDE + u) * SIDE,
-                           SIDE * sizeof(REAL));
+                for (ptrdiff_t u = 0; u < SAMPLE_K; u++) {
+                    const ptrdiff_t plane = (place * outputs + o) * size + b;
+                    memcpy(packed + (plane * PATCH_SIDE + u + place / 2) * 8 + place % 2,
+                           weight + ((o * shape->channels + c + b) * SAMPLE_K + u) * SAMPLE_K,
+                           SAMPLE_K * sizeof(REAL));
+                }
 }
 
 static int NAME(sample_input)(const REAL *gradient, const uint8_t *chosen, const REAL *weight, REAL *x,
