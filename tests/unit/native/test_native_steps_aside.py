@@ -31,7 +31,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:Deprecat
 
 # without resnet18, which has the blocks of resnet8; those of resnet50 are others
 BACKBONES = [name for name in registry.names("nets/backbones") if name != "resnet18"]
-SHAPES = {"conv1d": (2, 20), "mlp": (7,)}
+LARGE = "simple-cnn, large"  # without padding, so that it is one call in training too
+SHAPES = {"conv1d": (2, 20), "mlp": (7,), LARGE: (1, 20, 20)}
 
 
 @pytest.fixture(autouse=True, params=[False, pytest.param(True, marks=needs_kernels)])
@@ -41,11 +42,11 @@ def on(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=BACKBONES)
+@pytest.fixture(scope="module", params=[*BACKBONES, LARGE])
 def net(request: pytest.FixtureRequest) -> Network:
     """A network with a projector and a classifier on each backbone, in eval mode."""
     with seeds.scoped(1):
-        backbone = make_backbone(NetSettings(request.param), shape_of(request.param))
+        backbone = make_backbone(NetSettings(request.param.split(",")[0]), shape_of(request.param))
         projector = moon_projector(backbone.width, 8)
         made = Network(backbone, projector=projector, classifier=nn.Linear(8, 3))
     made.name = request.param
