@@ -22,7 +22,7 @@ class TrainedCall:
     """Calls the kernels, and keeps what they were told for the next batch."""
 
     def __init__(self) -> None:
-        self._plan: _Plan | None = None
+        self._plan: _TrainedPlan | None = None
 
     def __call__(self, parts: list[nn.Module], x: Tensor) -> tuple[Tensor, ...] | None:
         """The outputs (samples, outputs) of every part for a batch, each with its gradient.
@@ -54,7 +54,7 @@ def _weights_of(step: Step) -> tuple[Tensor, Tensor]:
     return step.layer.weight, step.layer.bias
 
 
-class _Plan:
+class _TrainedPlan:
     """What the kernels are told for batches of one shape, as long as the weights stay in place."""
 
     def __init__(self, parts: list[nn.Module], x: Tensor, steps: list[Step], most: int) -> None:
@@ -101,7 +101,7 @@ class _Plan:
         return Batch(samples, lanes, *self._shape[1:], len(self.layers), self._most, 0)
 
 
-def _make_plan(parts: list[nn.Module], x: Tensor) -> _Plan | None:
+def _make_plan(parts: list[nn.Module], x: Tensor) -> _TrainedPlan | None:
     """A plan for batches like `x`; None where a layer is not known or does not fit."""
     steps = list_steps(parts)
     room = find_room(steps, x) if steps else None
@@ -109,14 +109,14 @@ def _make_plan(parts: list[nn.Module], x: Tensor) -> _Plan | None:
         return None
     if any(step.layer.bias is None for step in steps):
         return None
-    return _Plan(parts, x, steps, room.outputs)
+    return _TrainedPlan(parts, x, steps, room.outputs)
 
 
 class _TrainedNetwork(torch.autograd.Function):
     """The outputs of all parts as one function of the weights; the batch is a constant."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, plan: _Plan, *weights: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, plan: _TrainedPlan, *weights: Tensor) -> tuple[Tensor, ...]:
         memory = layers.in_lanes(x, summed=True)
         samples, lanes = len(x), memory.shape[-1]
         kept = torch.empty(plan.kept * lanes, dtype=x.dtype)
