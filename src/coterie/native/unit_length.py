@@ -1,4 +1,4 @@
-"""The layer that divides vectors by their length; the kernels of frozen networks know it."""
+"""The layer that divides vectors by their length; the kernels of whole networks know it."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -51,7 +51,7 @@ typedef WHOLE NAME(whole) __attribute__((vector_size(VECTOR_BYTES)));
         d##o += w * x11;             \
     }
 
-/* Kernels of frozen networks keep sums for several outputs and GROUP vectors. */
+/* Kernels of whole networks keep sums for several outputs and GROUP vectors. */
 #if MOST_SUMS >= 24
 #define GROUP 4
 #define EACH_VECTOR(F, o) F(o, 0) F(o, 1) F(o, 2) F(o, 3)

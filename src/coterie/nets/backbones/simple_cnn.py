@@ -5,7 +5,8 @@
 At 3 x 32 x 32 it has 61,156 parameters, as published. It has no normalisation layer, so other
 values of `net.norm` than the default and `none` are refused. Images below 20 pixels would be used
 up by the unpadded convolutions, so there both are padded by two. Where kernels are on, each
-convolution is one call with what follows it, and without gradients so is the network.
+convolution is one call with what follows it; so is the whole network without gradients, and in
+training where nothing is padded.
 """
 
 from collections import OrderedDict
