@@ -5,7 +5,10 @@
 
 Rows and columns are run in several commands, and on several machines. Of a cell that both outcomes
 have, the one with more seeds is taken, of equals the new one. Verdicts and claims are then tested
-anew over all cells. The command is that of the new outcome. Pages and models stay where they are.
+anew over all cells. The command names the rows and columns of the merged table where it has every row in
+every column; else it is that of the new outcome. Pages and models stay where they are.
+A picture that is drawn from the runs themselves (losses) stays as it is where some of them are not on
+this machine.
 
 With `--share` nothing is read from `--out`: cells are taken from another committed outcome, where
 today's recipes give both the same configuration. The runs themselves are not committed.
@@ -37,7 +40,7 @@ Cells = dict[tuple[str, str], CellScore]
 def read_cells(outcome: Mapping[str, Any]) -> Cells:
     """Read the scores of an outcome, as `outcome.json` has them."""
     cells: Cells = runpy.run_path(str(FINDINGS))["read_cells"](outcome)
-    return cells
+    return {key: replace(cell, folders=tuple(cell.folders)) for key, cell in cells.items()}
 
 
 def collect(new: Mapping[str, Any], old: Mapping[str, Any] | None, out: Path) -> Outcome:
@@ -51,7 +54,7 @@ def collect(new: Mapping[str, Any], old: Mapping[str, Any] | None, out: Path) ->
     for key, cell in fresh.items():
         if cell.seeds and (key not in cells or cell.seeds >= cells[key].seeds):
             cells[key] = cell
-    study = restrict(plan_again(new), cells)
+    study = name_all(plan_again(new), cells)
     documents = [document for document in (old, new) if document]
     targets = {
         column["name"]: column["target"]
@@ -115,6 +118,16 @@ def plan_again(outcome: Mapping[str, Any]) -> Study:
     return replace(study, asked={key: (names,) for key, names in asked.items() if names})
 
 
+def name_all(study: Study, cells: Cells) -> Study:
+    """Restrict a study to the cells that were run, and have its command name them if it can."""
+    kept = restrict(study, cells)
+    if len(kept.cells) < len(kept.rows) * len(kept.columns):
+        return kept
+    run, planned = ({"rows": s.rows, "columns": s.columns} for s in (kept, study))
+    names = {k: tuple(p.name for p in parts) for k, parts in run.items() if parts != planned[k]}
+    return replace(kept, asked=names)
+
+
 def restrict(study: Study, cells: Cells) -> Study:
     """Restrict a study to the cells that were run, in the order of its tables."""
     kept = tuple(c for c in study.cells if (c.row.name, c.column.name) in cells)
@@ -125,6 +138,13 @@ def restrict(study: Study, cells: Cells) -> Study:
         rows=tuple(row for row in study.rows if any(c.row is row for c in kept)),
         columns=tuple(column for column in study.columns if any(c.column is column for c in kept)),
     )
+
+
+def list_incomplete(outcome: Outcome) -> list[str]:
+    """List the pictures that are drawn from runs of which some are not on this machine."""
+    folders = [Path(folder) for cell in outcome.cells.values() for folder in cell.folders]
+    here = all(folder.is_dir() for folder in folders)
+    return [] if here else [f"{metric}-by-row.svg" for metric in outcome.study.recipe.draw]
 
 
 def main() -> None:
@@ -150,8 +170,9 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         written = write_outcome(outcome, Path(folder))
         features = source.glob("features.*")
+        left = {*LEFT, *list_incomplete(outcome)}
         for path in [*written.iterdir(), *features]:
-            if path.name not in LEFT:
+            if path.name not in left:
                 shutil.copyfile(path, target / path.name)
     print(f"{target}: {len(outcome.cells)} cells, {outcome.finished} runs")
 

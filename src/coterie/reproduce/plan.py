@@ -136,8 +136,8 @@ def make_study(
 
     `gpu` says whether there is one; by default torch is asked. `seeds` is for all rows, `root` is
     the folder of the data in all cells whose data are not installed with Coterie. Without `grids`
-    every row has the values of its configuration where it would try others; all else stays, so that
-    runs are shared with a study that has grids.
+    every row has the values of its configuration where it would try others, but in a column that has
+    one point anyway; all else stays, so that runs are shared with a study that has grids.
     """
     gpu = torch.cuda.is_available() if gpu is None else gpu
     registry.check_known(f"{recipe.source}: scale", scale, recipe.scales)
@@ -157,7 +157,7 @@ def make_study(
         common = _merge({"data": {"holdout": HELD}}, common)
     cells = []
     for column, row in itertools.product(columns, rows):
-        grid = _find_grid(row, scale, grids)
+        grid = _find_grid(row, column, scale, grids)
         points = tuple(_list_points(recipe, settings, scale, row, column, common, grid))
         own = get_at_scale(column, "seeds", scale) or get_at_scale(row, "seeds", scale)
         metric = row.metric or column.metric or recipe.metric
@@ -200,9 +200,13 @@ def _check(study: Study, cell: Cell, config: configuration.Config) -> None:
         raise ConfigError(f"{source}: features.clients = {last}, but {there}")
 
 
-def _find_grid(row: Row, scale: str, grids: bool) -> Grid:
-    """Find what a row tries at a scale: nothing where grids are not wanted."""
-    grid: Grid = get_at_scale(row, "grid", scale) if grids else {}
+def _find_grid(row: Row, column: Column, scale: str, grids: bool) -> Grid:
+    """Find what a row tries in a column: nothing where grids are not wanted.
+
+    A column that tries the first point alone tunes nothing: its rows have that point either way.
+    """
+    tuned = get_at_scale(column, "points", scale) != 1
+    grid: Grid = {} if tuned and not grids else get_at_scale(row, "grid", scale)
     return grid
 
 
@@ -330,7 +334,7 @@ def _find_changes(study: Study, cell: Cell) -> dict[str, Any]:
     named = f"{config.data.name}/{cell.row.config}"
     source = named if named in shipped() else cell.points[0].setting
     base = configuration.load(source, _permissions(config, source)).tables
-    grid = _find_grid(cell.row, study.scale, study.grids)
+    grid = _find_grid(cell.row, cell.column, study.scale, study.grids)
     return {
         f"{table}.{key}": value
         for table, values in config.tables.items()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from coterie.reproduce import recipe
+from coterie.reproduce.page import write_outcome
 from coterie.reproduce.plan import make_study
 from coterie.reproduce.tables import to_markdown
 
@@ -61,9 +62,30 @@ def test_an_outcome_without_a_committed_one_stands_alone() -> None:
     assert merged.cells["MOON", "CIFAR-10"].verdict.startswith("direction")
 
 
-def test_the_command_is_that_of_the_new_outcome() -> None:
-    command = f"{COMMAND} --rows 'FedAvg,MOON' --columns 'CIFAR-10'"
-    assert collect(make_outcome(command, FedAvg=[0.4]), None).study.command == command
+def test_the_command_names_the_rows_of_the_merged_table() -> None:
+    new = make_outcome(f"{COMMAND} --rows 'MOON'", FedAvg=[0.4], MOON=[0.5])
+    one = collect(new, None)
+    assert one.study.command == f"{COMMAND} --rows 'FedAvg,MOON' --columns 'CIFAR-10'"
+    old = make_outcome(COMMAND, **{"l2 norm": [0.3]})
+    assert collect(new, old).study.command == f"{COMMAND} --columns 'CIFAR-10'"
+
+
+def test_the_command_of_a_table_with_gaps_is_that_of_the_new_outcome() -> None:
+    command = "coterie reproduce fedproc-table3 --scale laptop --seeds 1 --rows 'MOON'"
+    new = make_outcome(command, FedAvg=[0.4], MOON=[0.5])
+    new["columns"][0]["name"] = new["columns"][0]["rows"][0]["column"] = "beta = 5"
+    new["columns"][0]["rows"][1]["column"] = "beta = 5"
+    old = make_outcome(command, FedAvg=[0.4])
+    old["columns"][0]["name"] = old["columns"][0]["rows"][0]["column"] = "beta = 0.5"
+    assert collect(new, old).study.command == command
+
+
+def test_cells_of_a_committed_outcome_can_be_drawn_with_new_ones(tmp_path: Path) -> None:
+    functions = runpy.run_path(str(SCRIPT))
+    outcome = json.loads((PAPERS / "ssfl-table2" / "outcome.json").read_text())
+    merged = functions["collect"](outcome, outcome, tmp_path)
+    write_outcome(merged, tmp_path)
+    assert functions["list_incomplete"](merged) == ["train_loss-by-row.svg"]
 
 
 @pytest.mark.parametrize("path", sorted(PAPERS.glob("*/outcome.json")), ids=lambda p: p.parent.name)

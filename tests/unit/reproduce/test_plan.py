@@ -161,6 +161,15 @@ def test_a_column_may_try_the_first_points_of_grids_alone() -> None:
     assert len(make_study(parse(some), "smoke").cells[3].points) == 3
 
 
+def test_without_grids_a_column_of_one_point_keeps_it() -> None:
+    some = tables()
+    some["row"][1]["grid"] = {"method.mu": [1.0, 0.1]}
+    some["column"][1]["points_smoke"] = 1
+    cells = {cell.name: cell for cell in make_study(parse(some), "smoke", grids=False).cells}
+    assert [point.name for point in cells["FedProx, one"].points] == [""]
+    assert [point.name for point in cells["FedProx, two"].points] == ["method.mu = 1"]
+
+
 def test_a_configuration_has_one_folder_whatever_the_recipe() -> None:
     made, other = study(), make_study(recipe(paper="Another"), "smoke")
     first, second = (p.config(p.cells[0], p.cells[0].points[0], 0) for p in (made, other))
