@@ -3,12 +3,15 @@
     python benchmarks/papers/collect.py mfcl-table2 --out runs/reproduce --scale laptop
     python benchmarks/papers/collect.py moon-table1 --scale paper --share fedssc-table1-paper
 
-Rows and columns are run in several commands, and on several machines. Of a cell that both outcomes
-have, the one with more seeds is taken, of equals the new one. Verdicts and claims are then tested
-anew over all cells. The command names the rows and columns of the merged table where it has every row in
-every column; else it is that of the new outcome. Pages and models stay where they are.
-A picture that is drawn from the runs themselves (losses) stays as it is where some of them are not on
-this machine.
+Rows, columns and seeds are run in several commands, and on several machines. A cell that has one
+seed in either outcome has both afterwards, if its configuration is the same and the reference of
+its column has both, too: an outcome has the mean of several curves, not each of them. Of any other
+cell that both have, the one with more seeds is taken, of the same seeds the new one. Verdicts and
+claims are then tested anew over all cells.
+
+The command names the rows and columns of the merged table where it has every row in every column;
+else it is that of the new outcome. Pages and models stay where they are. A picture that is drawn
+from the runs themselves (losses) stays as it is where some of them are not on this machine.
 
 With `--share` nothing is read from `--out`: cells are taken from another committed outcome, where
 today's recipes give both the same configuration. The runs themselves are not committed.
@@ -19,7 +22,7 @@ import json
 import runpy
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +30,7 @@ from typing import Any
 
 from coterie.reproduce import recipe as recipes
 from coterie.reproduce.page import write_outcome
-from coterie.reproduce.plan import Study, make_study
+from coterie.reproduce.plan import Cell, Study, locate_run, make_study
 from coterie.reproduce.scores import CellScore, Outcome, Score, Scores
 from coterie.reproduce.verdicts import conclude, judge
 
@@ -50,11 +53,15 @@ def collect(new: Mapping[str, Any], old: Mapping[str, Any] | None, out: Path) ->
         key: replace(cell, folders=tuple(str(out / folder) for folder in cell.folders))
         for key, cell in read_cells(new).items()
     }
-    cells = dict(committed)
-    for key, cell in fresh.items():
-        if cell.seeds and (key not in cells or cell.seeds >= cells[key].seeds):
-            cells[key] = cell
-    study = name_all(plan_again(new), cells)
+    planned = plan_again(new)
+    cells = committed | {
+        key: cell
+        for key, cell in fresh.items()
+        if cell.seeds and (key not in committed or is_better(cell, committed[key]))
+    }
+    joined = join_seeds(planned, committed, fresh)
+    cells |= joined.cells
+    study = name_all(planned, cells)
     documents = [document for document in (old, new) if document]
     targets = {
         column["name"]: column["target"]
@@ -62,6 +69,7 @@ def collect(new: Mapping[str, Any], old: Mapping[str, Any] | None, out: Path) ->
         for column in document["columns"]
         if column["target"] is not None
     }
+    targets |= joined.targets
     finished = sum(cell.seeds + max(0, len(cell.grid) - 1) for cell in cells.values())
     merged = Outcome(study, finished, finished, cells, targets)
     judged = {
@@ -71,6 +79,55 @@ def collect(new: Mapping[str, Any], old: Mapping[str, Any] | None, out: Path) ->
         for key, cell in cells.items()
     }
     return replace(merged, cells=judged)
+
+
+def is_better(new: CellScore, old: CellScore) -> bool:
+    """Return whether a new score replaces a committed one: more seeds, or the same ones again."""
+    alike = sorted(new.by_seed()) == sorted(old.by_seed())
+    return new.seeds > old.seeds or (new.seeds == old.seeds and alike)
+
+
+def join_seeds(study: Study, old: Cells, new: Cells) -> Outcome:
+    """Score by both seeds the cells that have one in the committed outcome and another in the new.
+
+    Rounds to the reference's accuracy need its curves: where it has not both seeds, none is joined.
+    """
+    planned, runs = list[Cell](), dict[tuple[str, str], list[Score]]()
+    for cell in study.cells:
+        key = cell.row.name, cell.column.name
+        point = next((p for p in cell.points if key in old and p.name == old[key].chosen), None)
+        if point is None or key not in new or new[key].chosen != point.name:
+            continue
+        own = replace(cell, points=(point,))
+        found = [run for score in (old[key], new[key]) for run in read_run(study, own, score)]
+        if len({run.seed for run in found}) == 2:
+            planned.append(own)
+            runs[key] = found
+    referred = {column for row, column in runs if row == study.recipe.reference}
+    cells = tuple(cell for cell in planned if cell.column.name in referred)
+    scores = Scores(replace(study, cells=cells))
+    for cell in cells:
+        key = cell.row.name, cell.column.name
+        for run in runs[key]:
+            scores.add(*key, cell.points[0].name, run)
+    joined = conclude(scores)
+    grids = {key: replace(cell, grid=old[key].grid) for key, cell in joined.cells.items()}
+    return replace(joined, cells=grids)
+
+
+def read_run(study: Study, cell: Cell, score: CellScore) -> Iterator[Score]:
+    """Read the run of a cell with one point and one seed, if it is planned so today."""
+    if score.seeds == 1 and score.folders:
+        (seed,) = score.by_seed()
+        planned = locate_run(Path(), study.config(cell, cell.points[0], seed))
+        if Path(score.folders[0]).name == planned.name:
+            yield make_score(score, seed)
+
+
+def make_score(score: CellScore, seed: int) -> Score:
+    """Make the score of the only run of a cell."""
+    run = Score(seed, score.folders[0], score.values[0], None, score.curve, score.length)
+    return replace(run, seconds=score.seconds[0])
 
 
 def share(other: Mapping[str, Any], study: Study) -> Outcome:
@@ -91,9 +148,7 @@ def share(other: Mapping[str, Any], study: Study) -> Outcome:
         for point in cell.points:
             score = theirs.get(study.config(cell, point, 0).hash())
             if score and cell.column.at in (None, score.length):
-                run = Score(0, score.folders[0], score.values[0], None, score.curve, score.length)
-                run = replace(run, seconds=score.seconds[0])
-                scores.add(cell.row.name, cell.column.name, point.name, run)
+                scores.add(cell.row.name, cell.column.name, point.name, make_score(score, 0))
                 found[cell.row.name, cell.column.name] = score
     study = restrict(study, found)
     asked = {"rows": study.rows, "columns": study.columns}
@@ -107,20 +162,26 @@ def plan_again(outcome: Mapping[str, Any]) -> Study:
     parser.add_argument("recipe")
     parser.add_argument("--scale")
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--no-grids", action="store_true")
     parser.add_argument("--rows", default="")
     parser.add_argument("--columns", default="")
     words = shlex.split(outcome["command"])[2:]
     given = parser.parse_args([word for word in words if not word.startswith("data.root=")])
     chosen = recipes.load(given.recipe)
-    study = make_study(chosen, given.scale, seeds=given.seeds, grids=not given.no_grids)
+    grids, first = not given.no_grids, given.first_seed
+    study = make_study(chosen, given.scale, seeds=given.seeds, grids=grids, first=first)
     asked = {"rows": given.rows, "columns": given.columns}
     return replace(study, asked={key: (names,) for key, names in asked.items() if names})
 
 
 def name_all(study: Study, cells: Cells) -> Study:
     """Restrict a study to the cells that were run, and have its command name them if it can."""
-    kept = restrict(study, cells)
+    kept, counts = restrict(study, cells), {cell.seeds for cell in cells.values()}
+    first = min((seed for cell in cells.values() for seed in cell.by_seed()), default=0)
+    kept = replace(kept, first=first)
+    if study.seeds and len(counts) == 1:
+        kept = replace(kept, seeds=counts.pop())
     if len(kept.cells) < len(kept.rows) * len(kept.columns):
         return kept
     run, planned = ({"rows": s.rows, "columns": s.columns} for s in (kept, study))

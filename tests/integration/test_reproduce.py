@@ -104,6 +104,19 @@ def test_a_recipe_becomes_an_outcome_and_is_kept(
 
 
 @pytest.mark.slow
+def test_the_second_seed_can_be_run_alone_and_is_kept_for_both(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (str(tiny), "--scale", "smoke", "--rows", "FedProx", "--out", "out")
+    assert call(*words, "--seeds", "1", "--first-seed", "1") == 0
+    said = capsys.readouterr().out
+    assert f"0 of 2 runs are finished in {tmp_path / 'out' / 'cells'}" in said
+    assert "seed 1: " in said and "seed 0" not in said
+    assert call(*words, "--seeds", "2") == 0
+    said = capsys.readouterr().out
+    assert "2 of 4 runs are finished" in said and said.count("(kept)") == 2
+
+
 def test_runs_are_shared_between_recipes_and_between_columns(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,6 +41,9 @@ _OUT = typer.Option(
     metavar="DIR", help="Where runs and outcomes are kept; nothing there is run again."
 )
 _SEEDS = typer.Option(min=1, metavar="N", help="Runs per row, instead of the recipe's numbers.")
+_FIRST_SEED = typer.Option(
+    min=0, max=9999, metavar="N", help="Count seeds from here on: with 1 the second is run alone."
+)
 _COLUMNS = typer.Option(metavar="NAMES", help="Run these columns alone, e.g. 'one,another'.")
 _ROWS = typer.Option(metavar="NAMES", help="Run these rows alone, and the reference.")
 _NO_GRIDS = typer.Option("--no-grids", help="Tune nothing: every row has its own setting.")
@@ -54,6 +57,7 @@ def reproduce(
     scale: Annotated[str, _SCALE] = "laptop",
     out: Annotated[Path, _OUT] = Path("runs/reproduce"),
     seeds: Annotated[int | None, _SEEDS] = None,
+    first_seed: Annotated[int, _FIRST_SEED] = 0,
     columns: Annotated[list[str] | None, _COLUMNS] = None,
     rows: Annotated[list[str] | None, _ROWS] = None,
     no_grids: Annotated[bool, _NO_GRIDS] = False,
@@ -86,7 +90,8 @@ def reproduce(
     from coterie.reproduce.tables import to_text
     from coterie.reproduce.verdicts import conclude
 
-    study = make_study(chosen, scale, seeds=seeds, root=root, grids=not no_grids)
+    grids = not no_grids
+    study = make_study(chosen, scale, seeds=seeds, root=root, grids=grids, first=first_seed)
     study = select(study, rows or (), columns or (), out)
     if study.recipe.measure == "cost":
         from coterie.reproduce.cost import count_study
@@ -111,6 +116,7 @@ def reproduce(
         typer.echo(line)
     if not study.cells:
         raise ConfigError(f"nothing of {recipe} can be run here at the {scale} scale")
+    typer.echo(describe_kept(study, out))
     scores, failures = run_study(
         study, out, resume, lambda s: write_outcome(conclude(s), out), typer.echo, show_progress
     )
@@ -130,6 +136,16 @@ def describe_smoke(study: "Study") -> str:
     rounds = max((config.run.rounds for config in configs), default=0)
     number = _NUMBERS.get(rounds, str(rounds))
     return f"{data}, {number} round{'' if rounds == 1 else 's'}: checks the wiring"
+
+
+def describe_kept(study: "Study", out: Path) -> str:
+    """Describe what is finished: `3 of 8 runs are finished in /home/me/runs/reproduce/cells`."""
+    from coterie.reproduce.plan import is_finished
+    from coterie.reproduce.runs import list_trials
+    from coterie.reproduce.scores import Scores
+
+    finished = sum(is_finished(trial.folder) for trial in list_trials(Scores(study), out))
+    return f"{finished} of {study.total} runs are finished in {(out / 'cells').resolve()}"
 
 
 def read_root(changes: Sequence[str]) -> str:

@@ -51,7 +51,7 @@ def describe(study: Study, out: Path) -> Iterator[str]:
         facts = [counted(cell.seeds, "seed"), grid, f"{kept} kept" if kept else ""]
         if runs or later:
             facts.append(f"{len(runs) + later} to run")
-            configs = runs or [study.config(cell, cell.points[0], 0)]
+            configs = runs or [study.config(cell, cell.points[0], study.first)]
             try:
                 times = [estimate(config, timings) for config in configs]
                 spent = sum(times[: len(runs)]) + later * sum(times) / len(times)

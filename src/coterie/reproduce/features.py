@@ -207,10 +207,10 @@ def find_run(scores: Scores, row: str) -> tuple[Config, Path]:
     """Find the configuration and folder of a row's run on the first seed."""
     cell = next(c for c in scores.study.cells if c.row.name == row)
     point = scores.choose(cell)
-    run = scores.of(cell, point).get(0) if point else None
-    if point is None or run is None or run.failure:
+    run = scores.first(cell, point) if point else None
+    if point is None or run is None or run.value is None:
         raise RunFailed(f"there is no finished run of {row} to take features from")
-    return scores.study.config(cell, point, 0), Path(run.folder)
+    return scores.study.config(cell, point, run.seed), Path(run.folder)
 
 
 def load_models(experiment: Experiment, folder: Path, clients: Sequence[int]) -> dict[int, Tensors]:

@@ -64,6 +64,7 @@ class Study:
     asked: Mapping[str, Sequence[str]] = field(default_factory=dict)  # the user's rows and columns
     root: str = ""  # of the data, where the user named it
     grids: bool = True  # False: nothing is tuned, every row has its own setting
+    first: int = 0  # the seed that is run first
     _configs: dict[tuple[str, str, str, int], configuration.Config] = field(default_factory=dict)
 
     @property
@@ -83,6 +84,7 @@ class Study:
         arguments += [shlex.quote(f"data.root={self.root}")] if self.root else []
         arguments += ["--scale", self.scale]
         arguments += ["--seeds", str(self.seeds)] if self.seeds else []
+        arguments += ["--first-seed", str(self.first)] if self.first else []
         arguments += [] if self.grids else ["--no-grids"]
         for key, names in self.asked.items():
             arguments += [f"--{key}", f"'{','.join(names)}'"]
@@ -131,13 +133,15 @@ def make_study(
     seeds: int | None = None,
     root: str = "",
     grids: bool = True,
+    first: int = 0,
 ) -> Study:
     """Plan every cell of a recipe at a scale; each is resolved once, so that errors show now.
 
     `gpu` says whether there is one; by default torch is asked. `seeds` is for all rows, `root` is
     the folder of the data in all cells whose data are not installed with Coterie. Without `grids`
-    every row has the values of its configuration where it would try others, but in a column that has
-    one point anyway; all else stays, so that runs are shared with a study that has grids.
+    every row has the values of its configuration where it would try others, but in a column that
+    has one point anyway; all else stays, so that runs are shared with a study that has grids.
+    Seeds are counted from `first` on: with 1 the second seed is run alone.
     """
     gpu = torch.cuda.is_available() if gpu is None else gpu
     registry.check_known(f"{recipe.source}: scale", scale, recipe.scales)
@@ -173,6 +177,7 @@ def make_study(
         seeds,
         root=root,
         grids=grids,
+        first=first,
     )
     for cell in cells:
         for point in cell.points:
@@ -281,9 +286,11 @@ def _count_finished_seeds(study: Study, cell: Cell, out: Path) -> int:
         configs = (study.config(cell, point, seed) for point in cell.points)
         return [is_finished(locate_run(out, config)) for config in configs]
 
-    if not all(finished(0)):
+    first = study.first
+    if not all(finished(first)):
         return 0
-    return next((n for n in range(1, cell.seeds) if not any(finished(n))), cell.seeds)
+    others = range(1, cell.seeds)
+    return next((n for n in others if not any(finished(first + n))), cell.seeds)
 
 
 def _find_names(study: Study, key: str, texts: Iterable[str]) -> tuple[str, ...]:

@@ -127,9 +127,10 @@ def list_trials(scores: Scores, out: Path) -> Iterator[Trial]:
     """
     study = scores.study
     most = max((cell.seeds for cell in study.cells), default=0)
-    for seed, cell in product(range(most), study.cells):
-        chosen = scores.choose(cell) if 0 < seed < cell.seeds else None
-        for point in cell.points if seed == 0 else [chosen] if chosen else []:
+    for position, cell in product(range(most), study.cells):
+        seed = study.first + position
+        chosen = scores.choose(cell) if 0 < position < cell.seeds else None
+        for point in cell.points if position == 0 else [chosen] if chosen else []:
             config = study.config(cell, point, seed)
             folder = locate_run(out, config)
             if cell.asked or is_finished(folder):

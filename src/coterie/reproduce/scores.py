@@ -92,10 +92,15 @@ class Scores:
             return cell.points[0]
         tried = []
         for point in cell.points:
-            first = self.of(cell, point).get(0, Score(0, ""))
+            first = self.first(cell, point)
             if first.value is not None and first.chosen_by is not None:
                 tried.append((first.chosen_by, point))
         return max(tried, key=lambda pair: pair[0])[1] if tried else None
+
+    def first(self, cell: Cell, point: Point) -> Score:
+        """The score of a point on the study's first seed; an empty one where it was not run."""
+        seed = self.study.first
+        return self.of(cell, point).get(seed, Score(seed, ""))
 
     @property
     def finished(self) -> int:
@@ -302,7 +307,7 @@ def _find_printed(recipe: Recipe, row: Row, column: str) -> float | None:
 
 def _list_grid(scores: Scores, cell: Cell) -> tuple[GridScore, ...]:
     chosen = scores.choose(cell)
-    tried = [(point, scores.of(cell, point).get(0, Score(0, ""))) for point in cell.points]
+    tried = [(point, scores.first(cell, point)) for point in cell.points]
     grid = [GridScore(p.name, first.value, first.chosen_by, p is chosen) for p, first in tried]
     return tuple(grid) if len(grid) > 1 else ()
 

@@ -9,11 +9,12 @@ import pytest
 
 from coterie.reproduce import recipe
 from coterie.reproduce.page import write_outcome
-from coterie.reproduce.plan import make_study
+from coterie.reproduce.plan import locate_run, make_study
 from coterie.reproduce.tables import to_markdown
 
 PAPERS = Path(__file__).parents[3] / "benchmarks" / "papers"
 SCRIPT = PAPERS / "collect.py"
+ROUNDS = "coterie reproduce moon-rounds --scale laptop --seeds 1 --no-grids"
 COMMAND = "coterie reproduce moon-l2 --scale laptop --seeds 1 --no-grids"
 
 
@@ -78,6 +79,41 @@ def test_the_command_of_a_table_with_gaps_is_that_of_the_new_outcome() -> None:
     old = make_outcome(command, FedAvg=[0.4])
     old["columns"][0]["name"] = old["columns"][0]["rows"][0]["column"] = "beta = 0.5"
     assert collect(new, old).study.command == command
+
+
+def make_seed(seed: int, **rows: list[float]) -> dict[str, Any]:
+    """An outcome of one seed, with the curves of rows; their last value counts."""
+    study = make_study(recipe.load("moon-rounds"), "laptop", gpu=False, seeds=1, grids=False)
+    outcome = make_outcome("", **{name: [curve[-1]] for name, curve in rows.items()})
+    outcome["command"] = f"{ROUNDS} --first-seed {seed}" if seed else ROUNDS
+    for cell in outcome["columns"][0]["rows"]:
+        planned = study.cell(cell["row"], "CIFAR-10")
+        assert planned is not None
+        folder = locate_run(Path(), study.config(planned, planned.points[0], seed))
+        curve = list(enumerate(rows[cell["row"]], start=1))
+        cell |= {"folders": [str(folder)], "numbers": [seed], "curve": curve, "seconds": [1.0]}
+        cell["length"] = len(curve)
+    return outcome
+
+
+def test_a_second_seed_joins_the_first() -> None:
+    first = make_seed(0, FedAvg=[0.1, 0.2, 0.4], MOON=[0.1, 0.5, 0.5])
+    second = make_seed(1, FedAvg=[0.1, 0.2, 0.2], MOON=[0.2, 0.35, 0.4])
+    merged = collect(second, first)
+    fedavg, moon = (merged.cells[row, "CIFAR-10"] for row in ("FedAvg", "MOON"))
+    assert fedavg.by_seed() == {0: 0.4, 1: 0.2} and moon.by_seed() == {0: 0.5, 1: 0.4}
+    assert merged.targets == {"CIFAR-10": pytest.approx(0.3)}  # the mean of both seeds of FedAvg
+    assert moon.rounds == (2, 2) and moon.curve[0] == (1, pytest.approx(0.15))
+    assert merged.study.command.startswith(ROUNDS.replace("--seeds 1", "--seeds 2"))
+    assert "--first-seed" not in merged.study.command
+
+
+def test_seeds_of_other_settings_are_not_joined() -> None:
+    first, second = make_seed(0, FedAvg=[0.4], MOON=[0.5]), make_seed(1, FedAvg=[0.2], MOON=[0.4])
+    first["columns"][0]["rows"][0]["folders"] = ["cells/fedavg-of-another-time"]
+    merged = collect(second, first)
+    # MOON's neither: the rounds that it needs are counted against FedAvg on the same seeds
+    assert [cell.by_seed() for cell in merged.cells.values()] == [{0: 0.4}, {0: 0.5}]
 
 
 def test_cells_of_a_committed_outcome_can_be_drawn_with_new_ones(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from coterie.core.errors import ConfigError
 from coterie.reproduce.plan import Study, describe_changes, locate_run, make_study
 from coterie.reproduce.recipe import parse
 from coterie.reproduce.runs import list_trials
-from coterie.reproduce.scores import Scores
+from coterie.reproduce.scores import Scores, summarise
 
 
 def study(scale: str = "smoke", **row: Any) -> Study:
@@ -142,6 +142,23 @@ def test_runs_come_seed_by_seed_and_the_chosen_point_gets_the_other_seeds() -> N
     assert [trial.seed for trial in trials] == [0] * 6 + [1] * 4 + [2] * 2
     later = {trial.point for trial in trials if trial.seed and trial.row == "FedProx"}
     assert later == {"method.mu = 1"}
+
+
+def test_seeds_can_be_counted_from_a_later_one() -> None:
+    some = tables()
+    some["row"][1]["grid"] = {"method.mu": [0.1, 1.0]}
+    made = make_study(parse(some), "smoke", seeds=2, first=3)
+    assert "--seeds 2 --first-seed 3" in made.command
+    scores, trials = Scores(made), []
+    for trial in list_trials(scores, Path("out")):
+        trials.append(trial)
+        add(scores, trial, 0.5 if "mu = 1" in trial.point else 0.4)
+    assert [trial.seed for trial in trials] == [3] * 6 + [4] * 4
+    assert {trial.point for trial in trials if trial.seed == 4} == {"", "method.mu = 1"}
+    assert {trial.config.run.seed for trial in trials if trial.seed == 3} == {3}
+    score = summarise(scores).cell("FedProx", "one")
+    assert score.numbers == (3, 4) and score.chosen == "method.mu = 1"
+    assert [point.value for point in score.grid] == [0.4, 0.5]
 
 
 def test_a_grid_can_be_replaced_or_left_out_at_a_scale() -> None:
