@@ -25,9 +25,9 @@ Level = tuple[str, float]  # a base line: its name and value
 _NO_BANDS: Mapping[str, Band] = {}
 _Look = tuple[str, str]  # colour, dash
 
-_WIDTH, _HEIGHT = 860, 420
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 250, 44, 52
-_SMALL = 520, 330  # without the legend
+_WIDTH, _HEIGHT = 872, 420
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 250, 44, 52
+_SMALL = 532, 330  # without the legend
 _PANEL = 300, 230  # width and height with title and labels
 _SAMPLE = 30  # pixels of a line in the legend
 _STEPS = [digit * 10.0**power for power in range(-4, 4) for digit in (1, 2, 5)]  # of an axis

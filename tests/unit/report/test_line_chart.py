@@ -69,3 +69,12 @@ def test_a_dark_theme_changes_every_colour_of_a_picture() -> None:
     style = text[text.index("<style>") : text.index("</style>")]
     used = set(re.findall(r'(?:fill|stroke)="(#[0-9a-f]+)"', text.replace(style, "")))
     assert used == set(re.findall(r'fill="(#[0-9a-f]+)"', style))
+
+
+def test_labels_of_small_values_do_not_touch_the_name_of_the_axis() -> None:
+    root = ElementTree.fromstring(draw([("one", ((1, 0.0091), (2, 0.0098)))], "small", "accuracy"))
+    texts = list(root.iter("{http://www.w3.org/2000/svg}text"))
+    name = next(float(text.attrib["x"]) for text in texts if text.text == "accuracy")
+    ticks = [text for text in texts if text.attrib.get("text-anchor") == "end"]
+    starts = [float(text.attrib["x"]) - 8 * len(text.text or "") for text in ticks]
+    assert max(len(text.text or "") for text in ticks) == 6 and min(starts) > name
