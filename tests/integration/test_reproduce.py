@@ -262,6 +262,7 @@ def test_without_a_recipe_they_are_listed(capsys: pytest.CaptureFixture[str]) ->
         (["moon-table"], "there is no recipe 'moon-table'; did you mean 'moon-table1'?"),
         (["tiny.toml", "--scale", "paper"], "tiny.toml: scale = 'paper' is not known"),
         (["wrong.toml", "--scale", "smoke"], "wrong.toml: row 'FedAvg' has no key 'confg'"),
+        (["tiny.toml", "--first-seed", "99999"], "--first-seed 99999 must be 10,000 or fewer"),
     ],
 )
 def test_bad_words_are_one_line(

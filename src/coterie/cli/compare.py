@@ -127,10 +127,10 @@ def sweep(
     tabulate(trials, out, ["sweep", *arguments])
 
 
-def check_seeds(seeds: int) -> None:
+def check_seeds(seeds: int, option: str = "--seeds") -> None:
     """Refuse more runs of one row than anybody can wait for."""
     if seeds > _MOST:
-        raise ConfigError(f"--seeds {seeds} must be {_MOST:,} or fewer")
+        raise ConfigError(f"{option} {seeds} must be {_MOST:,} or fewer")
 
 
 def scale_rate(method: str, setting: str, overrides: "Tables") -> "Tables":

@@ -42,7 +42,7 @@ _OUT = typer.Option(
 )
 _SEEDS = typer.Option(min=1, metavar="N", help="Runs per row, instead of the recipe's numbers.")
 _FIRST_SEED = typer.Option(
-    min=0, max=9999, metavar="N", help="Count seeds from here on: with 1 the second is run alone."
+    min=0, metavar="N", help="Count seeds from here on: with 1 the second is run alone."
 )
 _COLUMNS = typer.Option(metavar="NAMES", help="Run these columns alone, e.g. 'one,another'.")
 _ROWS = typer.Option(metavar="NAMES", help="Run these rows alone, and the reference.")
@@ -79,6 +79,7 @@ def reproduce(
     from coterie.reproduce import recipe as recipes
 
     check_seeds(seeds or 1)
+    check_seeds(first_seed, "--first-seed")
     check_folder(out)
     root, chosen = read_root(changes or []), recipes.load(recipe)
     check_known(f"{chosen.source}: scale", scale, chosen.scales)
