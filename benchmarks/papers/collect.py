@@ -135,18 +135,19 @@ def share(other: Mapping[str, Any], study: Study) -> Outcome:
 
     Both recipes are planned as they are today, and configurations compared: where a recipe has
     changed since its outcome was committed, the caller has to know it. Only cells of one seed are
-    taken: an outcome has the mean of several curves, not each of them.
+    taken: an outcome has the mean of several curves, not each of them. Rows may read one run by
+    several metrics, so the metric must be the same too.
     """
-    planned, theirs = plan_again(other), dict[str, CellScore]()
+    planned, theirs = plan_again(other), dict[tuple[str, str], CellScore]()
     for (row, column), score in read_cells(other).items():
         cell = planned.cell(row, column)
         points = [p for p in cell.points if p.name == score.chosen] if cell else []
         if cell and points and score.seeds == 1 and not any(score.numbers):
-            theirs[planned.config(cell, points[0], 0).hash()] = score
+            theirs[planned.config(cell, points[0], 0).hash(), cell.metric] = score
     scores, found = Scores(study), Cells()
     for cell in study.cells:
         for point in cell.points:
-            score = theirs.get(study.config(cell, point, 0).hash())
+            score = theirs.get((study.config(cell, point, 0).hash(), cell.metric))
             if score and cell.column.at in (None, score.length):
                 scores.add(cell.row.name, cell.column.name, point.name, make_score(score, 0))
                 found[cell.row.name, cell.column.name] = score

@@ -137,16 +137,16 @@ def test_committed_outcomes_can_be_merged(path: Path) -> None:
     assert all(f"| {name} |" in text for name in rows & known)
 
 
-def share(scale: str) -> Any:
-    """What MOON's table of rounds takes from a run table of FedSSC at the paper scale."""
+def share(name: str, scale: str, source: str) -> Any:
+    """What the table of a recipe takes from another committed outcome."""
     functions = runpy.run_path(str(SCRIPT))
-    other = json.loads((PAPERS / "fedssc-table1-paper" / "outcome.json").read_text())
-    study = make_study(recipe.load("moon-rounds"), scale, gpu=False, seeds=1, grids=False)
+    other = json.loads((PAPERS / source / "outcome.json").read_text())
+    study = make_study(recipe.load(name), scale, gpu=False, seeds=1, grids=False)
     return functions["share"](other, study)
 
 
 def test_a_table_takes_the_runs_of_another_whose_configurations_are_its_own() -> None:
-    outcome = share("paper")
+    outcome = share("moon-rounds", "paper", "fedssc-table1-paper")
     fedavg, moon = (outcome.cell(row, "CIFAR-10") for row in ("FedAvg", "MOON"))
     assert [row.name for row in outcome.study.rows] == ["FedAvg", "MOON"]
     assert outcome.targets == {"CIFAR-10": fedavg.mean}  # of this table: where FedAvg ends
@@ -158,4 +158,11 @@ def test_a_table_takes_the_runs_of_another_whose_configurations_are_its_own() ->
 
 
 def test_runs_of_another_scale_are_not_taken() -> None:
-    assert not share("laptop").cells
+    assert not share("moon-rounds", "laptop", "fedssc-table1-paper").cells
+
+
+def test_a_run_is_taken_for_the_rows_that_read_the_same_metric_of_it() -> None:
+    outcome = share("mfcl-table2", "laptop", "mfcl-figure6")
+    taken = [row for row, column in outcome.cells]
+    # not those that read a linear classifier on h, or a client's own classes, of the same runs
+    assert taken == ["MFCL(BN)", "MFCL(BN averaged)", "MFCL(GN)", "MFCL(PN)"]
