@@ -15,6 +15,9 @@ from the runs themselves (losses) stays as it is where some of them are not on t
 
 With `--share` nothing is read from `--out`: cells are taken from another committed outcome, where
 today's recipes give both the same configuration. The runs themselves are not committed.
+
+A configuration that has got keys since a run was committed has another hash. With `--older` seeds
+are joined all the same, for whoever has compared the settings of both.
 """
 
 import argparse
@@ -46,8 +49,13 @@ def read_cells(outcome: Mapping[str, Any]) -> Cells:
     return {key: replace(cell, folders=tuple(cell.folders)) for key, cell in cells.items()}
 
 
-def collect(new: Mapping[str, Any], old: Mapping[str, Any] | None, out: Path) -> Outcome:
-    """Merge two outcomes, as `outcome.json` has them, and judge every cell again."""
+def collect(
+    new: Mapping[str, Any], old: Mapping[str, Any] | None, out: Path, older: bool = False
+) -> Outcome:
+    """Merge two outcomes, as `outcome.json` has them, and judge every cell again.
+
+    `older`: committed runs may have been named before configurations had all keys of today.
+    """
     committed: Cells = read_cells(old) if old else {}
     fresh: Cells = {
         key: replace(cell, folders=tuple(str(out / folder) for folder in cell.folders))
@@ -59,7 +67,7 @@ def collect(new: Mapping[str, Any], old: Mapping[str, Any] | None, out: Path) ->
         for key, cell in fresh.items()
         if cell.seeds and (key not in committed or is_better(cell, committed[key]))
     }
-    joined = join_seeds(planned, committed, fresh)
+    joined = join_seeds(planned, committed, fresh, older)
     cells |= joined.cells
     study = name_all(planned, cells)
     documents = [document for document in (old, new) if document]
@@ -87,7 +95,7 @@ def is_better(new: CellScore, old: CellScore) -> bool:
     return new.seeds > old.seeds or (new.seeds == old.seeds and alike)
 
 
-def join_seeds(study: Study, old: Cells, new: Cells) -> Outcome:
+def join_seeds(study: Study, old: Cells, new: Cells, older: bool) -> Outcome:
     """Score by both seeds the cells that have one in the committed outcome and another in the new.
 
     Rounds to the reference's accuracy need its curves: where it has not both seeds, none is joined.
@@ -99,10 +107,10 @@ def join_seeds(study: Study, old: Cells, new: Cells) -> Outcome:
         if point is None or key not in new or new[key].chosen != point.name:
             continue
         own = replace(cell, points=(point,))
-        found = [run for score in (old[key], new[key]) for run in read_run(study, own, score)]
-        if len({run.seed for run in found}) == 2:
+        both = [*read_run(study, own, old[key], older), *read_run(study, own, new[key])]
+        if len({run.seed for run in both}) == 2:
             planned.append(own)
-            runs[key] = found
+            runs[key] = both
     referred = {column for row, column in runs if row == study.recipe.reference}
     cells = tuple(cell for cell in planned if cell.column.name in referred)
     scores = Scores(replace(study, cells=cells))
@@ -115,12 +123,12 @@ def join_seeds(study: Study, old: Cells, new: Cells) -> Outcome:
     return replace(joined, cells=grids)
 
 
-def read_run(study: Study, cell: Cell, score: CellScore) -> Iterator[Score]:
+def read_run(study: Study, cell: Cell, score: CellScore, any_name: bool = False) -> Iterator[Score]:
     """Read the run of a cell with one point and one seed, if it is planned so today."""
     if score.seeds == 1 and score.folders:
         (seed,) = score.by_seed()
         planned = locate_run(Path(), study.config(cell, cell.points[0], seed))
-        if Path(score.folders[0]).name == planned.name:
+        if any_name or Path(score.folders[0]).name == planned.name:
             yield make_score(score, seed)
 
 
@@ -216,6 +224,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/reproduce"))
     parser.add_argument("--scale", default="laptop")
     parser.add_argument("--share", metavar="FOLDER", help="a committed outcome to take cells from")
+    parser.add_argument("--older", action="store_true", help="join seeds of settings named before")
     options = parser.parse_args()
     name = f"{options.recipe}-paper" if options.scale == "paper" else options.recipe
     source, target = options.out / f"{options.recipe}-{options.scale}", HERE / name
@@ -227,7 +236,7 @@ def main() -> None:
         new = json.loads((source / "outcome.json").read_text())
     committed = target / "outcome.json"
     old = json.loads(committed.read_text()) if committed.is_file() else None
-    outcome = collect(new, old, options.out)
+    outcome = collect(new, old, options.out, options.older)
     target.mkdir(exist_ok=True)
     with TemporaryDirectory() as folder:
         written = write_outcome(outcome, Path(folder))

@@ -37,8 +37,8 @@ def make_outcome(command: str, **rows: list[float]) -> dict[str, Any]:
     return {"command": command, "columns": [{"name": "CIFAR-10", "target": None, "rows": cells}]}
 
 
-def collect(new: dict[str, Any], old: dict[str, Any] | None) -> Any:
-    return runpy.run_path(str(SCRIPT))["collect"](new, old, Path("runs"))
+def collect(new: dict[str, Any], old: dict[str, Any] | None, older: bool = False) -> Any:
+    return runpy.run_path(str(SCRIPT))["collect"](new, old, Path("runs"), older)
 
 
 def test_rows_that_were_not_run_again_are_kept() -> None:
@@ -114,6 +114,13 @@ def test_seeds_of_other_settings_are_not_joined() -> None:
     merged = collect(second, first)
     # MOON's neither: the rounds that it needs are counted against FedAvg on the same seeds
     assert [cell.by_seed() for cell in merged.cells.values()] == [{0: 0.4}, {0: 0.5}]
+
+
+def test_seeds_of_settings_that_were_named_before_are_joined_on_demand() -> None:
+    first, second = make_seed(0, FedAvg=[0.4], MOON=[0.5]), make_seed(1, FedAvg=[0.2], MOON=[0.4])
+    first["columns"][0]["rows"][0]["folders"] = ["cells/fedavg-of-another-time"]
+    both = collect(second, first, older=True).cells.values()
+    assert [cell.by_seed() for cell in both] == [{0: 0.4, 1: 0.2}, {0: 0.5, 1: 0.4}]
 
 
 def test_cells_of_a_committed_outcome_can_be_drawn_with_new_ones(tmp_path: Path) -> None:
