@@ -105,18 +105,22 @@ def _write_printed_rounds(claim: Claim, recipe: Recipe, columns: Sequence[str]) 
 
 
 def _write_rounds(claim: Claim, cells: Cells, columns: Sequence[str]) -> str:
-    """Write our rounds to the target; in one column also by means of several rounds."""
-    pairs = [(cells[claim.above, column], cells[claim.below, column]) for column in columns]
-    texts = [f"{format_rounds(a)} against {format_rounds(b)}" for a, b in pairs]
-    if len(pairs) > 1:
-        return ", ".join(texts[:_FEW])
-    first, second = pairs[0]
-    smoothed = [
-        f"{n}: {format_rounds(first, n)}/{format_rounds(second, n)}"
-        for n in WINDOWS[1:]
-        if first.rounds_over(n) and second.rounds_over(n)
-    ]
-    return texts[0] + (f" ({'; '.join(smoothed)})" if smoothed else "")
+    """Write our rounds to the target by single rounds, and in brackets by means of several."""
+    pairs = [(cells[claim.above, column], cells[claim.below, column]) for column in columns[:_FEW]]
+    if len(pairs) == 1:
+        text = " against ".join(format_rounds(cell) for cell in pairs[0])
+    else:
+        text = ", ".join(_pair_rounds(*pair, 1) for pair in pairs)
+    by_window = {n: [_pair_rounds(*pair, n) for pair in pairs] for n in WINDOWS[1:]}
+    smoothed = [f"{n}: {','.join(each)}" for n, each in by_window.items() if set(each) != {NONE}]
+    return text + (f" ({'; '.join(smoothed)})" if smoothed else "")
+
+
+def _pair_rounds(first: CellScore, second: CellScore, window: int) -> str:
+    """Write the rounds of two rows by the mean of so many; an older outcome has single ones."""
+    if not (first.rounds_over(window) and second.rounds_over(window)):
+        return NONE
+    return f"{format_rounds(first, window)}/{format_rounds(second, window)}"
 
 
 def _write_fall(recipe: Recipe, cell: CellScore) -> str:

@@ -2,7 +2,7 @@
 
 What the papers show is in benchmarks/papers/exhibits.toml, which recipe covers it and what the
 paper prints in the recipes, and what came out in benchmarks/papers/*/outcome.json. Nothing is run
-for it. `findings.py` writes the numbers of a claim.
+for it. `findings.py` writes the numbers of a claim, `repeating.py` the commands of an outcome.
 """
 
 import json
@@ -23,6 +23,7 @@ PAGE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
 TOTALS = re.compile(r"(<!-- totals, written by docs/results.py -->\n).*?(<!-- end -->)", re.S)
 SCALES = ("paper", "laptop", "smoke")  # the larger ones first
 WRITE_NUMBERS = runpy.run_path(str(Path(__file__).with_name("findings.py")))["write"]
+LIST_COMMANDS = runpy.run_path(str(Path(__file__).with_name("repeating.py")))["list_commands"]
 _WORDS = 12  # of a cell, at most
 OURS = "Not in the paper"  # how a claim begins that is ours
 HOLDS, FAILS, UNTESTED = "holds", "does not hold", "not tested here"
@@ -48,9 +49,10 @@ In the tables below, `paper` and `ours` are differences of the two rows of a cla
 unit: the mean over the seeds that both have, with the two means in brackets; one for each setting
 where there are several, or their range. Where a claim is about one row, they are its values.
 `35 against 56 (5: 41/44; 10: 46/49)` are rounds to a target: to the first round that reached it,
-and in brackets by the mean of 5 and of 10 rounds. The command is the last one; settings that it
-leaves out are from earlier ones. This page is written by `python docs/results.py` from the
-committed outcomes; nothing is run for it.
+and in brackets by the mean of 5 and of 10 rounds; `7/9, 5/6` are those of several settings. The
+commands run every row and setting of the outcome again, whichever way they were run; the reference
+row is run with each. This page is written by `python docs/results.py` from the committed outcomes;
+nothing is run for it.
 """
 
 
@@ -199,7 +201,9 @@ def _write_result(result: Result) -> str:
     numbers = f"[All numbers](../benchmarks/papers/{result.folder}/table.md)"
     names = [column["name"] for column in outcome["columns"]]
     order = f" Settings in this order: {'; '.join(names)}." if len(names) > 1 else ""
-    about = f"`{outcome['command']}`\n\n{runs} {numbers}.{'' if counted else order}"
+    commands = [f"`{command}`" for command in LIST_COMMANDS(recipe, outcome)]
+    commands = [f"- {command}" for command in commands] if len(commands) > 1 else commands
+    about = "\n".join(commands) + f"\n\n{runs} {numbers}.{'' if counted else order}"
     return f"### {recipe.name}: {covered}, {scale}\n\n{about}\n\n{_write_table(lines)}"
 
 

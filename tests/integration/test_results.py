@@ -3,15 +3,17 @@
 import json
 import re
 import runpy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from coterie.reproduce.recipe import Claim, Recipe, Row, list_shipped, load
+from coterie.reproduce.recipe import Claim, Column, Recipe, Row, Scale, list_shipped, load
 from pages import ROOT
 
 RESULTS = runpy.run_path(str(ROOT / "docs" / "results.py"))
 FINDINGS = runpy.run_path(str(ROOT / "docs" / "findings.py"))
+REPEATING = runpy.run_path(str(ROOT / "docs" / "repeating.py"))
 
 
 def test_the_page_and_the_totals_of_the_readme_are_those_of_the_outcomes() -> None:
@@ -37,7 +39,7 @@ def test_every_committed_outcome_of_a_recipe_is_on_the_page() -> None:
         outcome = json.loads(file.read_text())
         if "recipe" in outcome:
             assert f"benchmarks/papers/{file.parent.name}/table.md" in page
-            assert f"`{outcome['command']}`" in page
+            assert f"`coterie reproduce {outcome['recipe']} --scale {outcome['scale']}" in page
 
 
 def test_a_cell_of_the_page_has_at_most_a_dozen_words() -> None:
@@ -79,6 +81,11 @@ def made_recipe(*claims: Claim) -> Recipe:
             "20 against >100",
             "7 against 9.5 (5: 12/>20)",
         ),
+        (
+            Claim("x", "A", below="B", kind="faster", columns=("one", "two")),
+            "-",
+            "7/9.5, 3/4 (5: 12/>20,-)",
+        ),
         (Claim("x", "A", kind="falls", columns=("one",)), "-", "45.0 at the end, 50.0 at best"),
         (Claim("x", "A", below="B", columns=("three",)), "-", "-"),
     ],
@@ -97,10 +104,36 @@ def test_the_numbers_of_a_claim(claim: Claim, paper: str, ours: str) -> None:
         score(
             "B", "one", 0.40, 0.60, paper=0.60, rounds=[9, 10], smoothed={"5": [None]}, length=20
         ),
-        score("A", "two", 0.30, paper=0.70),
-        score("B", "two", 0.31),
+        score("A", "two", 0.30, paper=0.70, rounds=[3]),
+        score("B", "two", 0.31, rounds=[4]),
     )
     assert FINDINGS["write"](claim, made_recipe(claim), outcome) == (paper, ours)
+
+
+def test_commands_repeat_all_that_an_outcome_has() -> None:
+    rows = (
+        Row("A", "moon", grid={"method.mu": (1.0, 5.0)}),
+        Row("B", "fedavg"),
+        Row("C", "fedprox", grid={"method.mu": (0.1, 1.0)}),
+    )
+    columns = tuple(Column(name) for name in ("one", "two", "three", "four"))
+    recipe = replace(made_recipe(), rows=rows, columns=columns, scales={"laptop": Scale()})
+    tuned = [{"name": "method.mu = 1"}, {"name": "method.mu = 5"}]
+    cells = [
+        *(score("A", "one", 0.5, seeds=1), score("B", "one", 0.4, seeds=1)),
+        *(score("A", "two", 0.5, seeds=1), score("B", "two", 0.4, seeds=1)),
+        *(score("A", "three", 0.5, seeds=1, grid=tuned), score("B", "three", 0.4, 0.5, seeds=2)),
+        *(score("C", "three", 0.5, seeds=1), score("A", "four", seeds=0)),
+        score("B", "four", 0.4, seeds=1, numbers=[1]),
+    ]
+    shown = "coterie reproduce mine --scale laptop --seeds"
+    assert REPEATING["list_commands"](recipe, made_outcome(*cells)) == [
+        f"{shown} 1 --no-grids --rows 'A,B' --columns 'one,two'",
+        f"{shown} 1 --rows 'A' --columns 'three'",
+        f"{shown} 2 --rows 'B' --columns 'three'",
+        f"{shown} 1 --no-grids --rows 'C' --columns 'three'",
+        f"{shown} 1 --first-seed 1 --rows 'B' --columns 'four'",
+    ]
 
 
 def test_an_outcome_without_newer_fields_is_read() -> None:
