@@ -16,6 +16,9 @@ from the runs themselves (losses) stays as it is where some of them are not on t
 With `--share` nothing is read from `--out`: cells are taken from another committed outcome, where
 today's recipes give both the same configuration. The runs themselves are not committed.
 
+With `--again` nothing is read but the committed outcome, and its claims are tested as today's
+recipe has them.
+
 A configuration that has got keys since a run was committed has another hash. With `--older` seeds
 are joined all the same, for whoever has compared the settings of both.
 """
@@ -25,6 +28,7 @@ import json
 import runpy
 import shlex
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -146,17 +150,20 @@ def share(other: Mapping[str, Any], study: Study) -> Outcome:
     taken: an outcome has the mean of several curves, not each of them. Rows may read one run by
     several metrics, so the metric must be the same too.
     """
-    planned, theirs = plan_again(other), dict[tuple[str, str], CellScore]()
+    planned, theirs = plan_again(other), defaultdict[tuple[str, str], list[CellScore]](list)
     for (row, column), score in read_cells(other).items():
         cell = planned.cell(row, column)
         points = [p for p in cell.points if p.name == score.chosen] if cell else []
         if cell and points and score.seeds == 1 and not any(score.numbers):
-            theirs[planned.config(cell, points[0], 0).hash(), cell.metric] = score
+            theirs[planned.config(cell, points[0], 0).hash(), cell.metric].append(score)
     scores, found = Scores(study), Cells()
     for cell in study.cells:
         for point in cell.points:
-            score = theirs.get((study.config(cell, point, 0).hash(), cell.metric))
-            if score and cell.column.at in (None, score.length):
+            read = theirs[
+                study.config(cell, point, 0).hash(), cell.metric
+            ]  # after some rounds each
+            fitting = [score for score in read if cell.column.at in (None, score.length)]
+            if score := max(fitting, key=lambda score: score.length, default=None):
                 scores.add(cell.row.name, cell.column.name, point.name, make_score(score, 0))
                 found[cell.row.name, cell.column.name] = score
     study = restrict(study, found)
@@ -224,6 +231,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/reproduce"))
     parser.add_argument("--scale", default="laptop")
     parser.add_argument("--share", metavar="FOLDER", help="a committed outcome to take cells from")
+    parser.add_argument("--again", action="store_true", help="test the committed outcome again")
     parser.add_argument("--older", action="store_true", help="join seeds of settings named before")
     options = parser.parse_args()
     name = f"{options.recipe}-paper" if options.scale == "paper" else options.recipe
@@ -233,6 +241,8 @@ def main() -> None:
             other = json.loads((HERE / options.share / "outcome.json").read_text())
             study = make_study(recipes.load(options.recipe), options.scale, seeds=1, grids=False)
             source = write_outcome(share(other, study), Path(folder))
+        elif options.again:
+            source, options.out = target, Path()
         new = json.loads((source / "outcome.json").read_text())
     committed = target / "outcome.json"
     old = json.loads(committed.read_text()) if committed.is_file() else None
@@ -240,7 +250,7 @@ def main() -> None:
     target.mkdir(exist_ok=True)
     with TemporaryDirectory() as folder:
         written = write_outcome(outcome, Path(folder))
-        features = source.glob("features.*")
+        features = [] if options.again else source.glob("features.*")
         left = {*LEFT, *list_incomplete(outcome)}
         for path in [*written.iterdir(), *features]:
             if path.name not in left:

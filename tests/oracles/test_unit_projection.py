@@ -79,7 +79,7 @@ def trained(
 
 
 def assert_moved_alike(fed: Federation, start: Tensors, found: Tensors, expected: Tensors) -> None:
-    """The ways of all weights from where they began; in double precision by their largest entries."""
+    """Compare how far all weights moved; in double precision by the largest entry of each."""
     for name, begin in start.items():
         way, right = (one[name].double() - begin.double() for one in (found, expected))
         longest = max(float(right.abs().max()), 1e-3)

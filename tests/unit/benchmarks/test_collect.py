@@ -168,6 +168,12 @@ def test_runs_of_another_scale_are_not_taken() -> None:
     assert not share("moon-rounds", "laptop", "fedssc-table1-paper").cells
 
 
+def test_a_run_is_taken_for_all_columns_that_read_it_after_some_rounds() -> None:
+    outcome = share("fedproc-table6", "laptop", "moon-parties")
+    curves = {c: cell.length for (row, c), cell in outcome.cells.items() if row == "MOON"}
+    assert list(curves.values()) == [20, 40, 50, 100]
+
+
 def test_a_run_is_taken_for_the_rows_that_read_the_same_metric_of_it() -> None:
     outcome = share("mfcl-table2", "laptop", "mfcl-figure6")
     taken = [row for row, column in outcome.cells]
