@@ -161,7 +161,7 @@ def share(other: Mapping[str, Any], study: Study) -> Outcome:
         for point in cell.points:
             read = theirs[
                 study.config(cell, point, 0).hash(), cell.metric
-            ]  # after some rounds each
+            ]
             fitting = [score for score in read if cell.column.at in (None, score.length)]
             if score := max(fitting, key=lambda score: score.length, default=None):
                 scores.add(cell.row.name, cell.column.name, point.name, make_score(score, 0))
