@@ -163,9 +163,10 @@ def share(other: Mapping[str, Any], study: Study) -> Outcome:
                 study.config(cell, point, 0).hash(), cell.metric
             ]
             fitting = [score for score in read if cell.column.at in (None, score.length)]
-            if score := max(fitting, key=lambda score: score.length, default=None):
-                scores.add(cell.row.name, cell.column.name, point.name, make_score(score, 0))
-                found[cell.row.name, cell.column.name] = score
+            if fitting:
+                longest = max(fitting, key=lambda score: score.length)
+                scores.add(cell.row.name, cell.column.name, point.name, make_score(longest, 0))
+                found[cell.row.name, cell.column.name] = longest
     study = restrict(study, found)
     asked = {"rows": study.rows, "columns": study.columns}
     names = {key: tuple(part.name for part in parts) for key, parts in asked.items()}
