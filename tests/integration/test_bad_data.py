@@ -148,6 +148,10 @@ IMAGES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "size": (add_image("cat/x.png", side=9), ("9 x 9 pixels", "data.resize=8")),
     "depth": (add_image("cat/x.png", mode="I;16"), ("mode I;16", "8 bits")),
     "bomb": (add_bytes("cat/x.ppm", b"P5 9000 9000 255\n"), ("9,000 x 9,000", "64,000,000")),
+    "Pillow's bomb": (
+        add_bytes("cat/x.ppm", b"P5 13000 13000 255\n"),
+        ("13,000 x 13,000", "at most"),
+    ),
     "larger bomb": (add_bytes("cat/x.ppm", b"P5 99999 99999 255\n"), ("9999800001", "64,000,000")),
     "loose": (add_image("x.png"), ("x.png lies beside folders of classes",)),
     "no image": (lambda root: (root / "fox").mkdir(), ("fox is the folder of a class",)),

@@ -120,6 +120,9 @@ def test_an_image_that_would_fill_the_memory_is_not_decoded(tmp_path: Path) -> N
         datasets.load("folder", str(root), tmp_path / "cache", resize=8)
     with pytest.raises(DataError, match=said):
         read_path(bomb, resize=8)
+    write_bomb(bomb, 13_000, 13_000)  # Pillow itself warns of it, which would be an error here
+    with pytest.raises(DataError, match=r"\(13,000 x 13,000 pixels\): an image has at most 64"):
+        read_path(bomb)
     write_bomb(bomb, 60_000, 60_000)  # more than Pillow itself opens
     with pytest.raises(DataError, match=r"3600000000 pixels.*at most 64,000,000 pixels"):
         read_path(bomb)

@@ -2,6 +2,7 @@
 
 import os
 import struct
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -51,7 +52,7 @@ def decode(train: LabelledFiles, test: LabelledFiles, resize: int, scratch: Path
             raise DataError(f"{name} has no image; give every part, and at least two per class")
     paths = [*train.paths, *test.paths]
     arrays = []
-    with ThreadPoolExecutor() as pool:  # the decoders release the interpreter lock
+    with _start_threads() as pool:
         headers = list(pool.map(_read_header, paths))
         channels = 1 if all(mode in _GREY for _, _, mode in headers) else 3
         width, height, _ = headers[0]
@@ -80,7 +81,7 @@ def decode_files(
         raise DataError(
             f"image files have 1, 3 or 4 channels, and {channels} are needed; give an .npy file"
         )
-    with ThreadPoolExecutor() as pool:
+    with _start_threads() as pool:
         headers = list(pool.map(_read_header, paths))
         if not channels:
             channels = 1 if all(mode in _GREY for _, _, mode in headers) else 3
@@ -94,6 +95,17 @@ def decode_files(
         array = np.empty((len(paths), channels, *size), np.uint8)
         list(pool.map(_decode_into, array, paths, repeat(resize)))
     return array
+
+
+@contextmanager
+def _start_threads() -> Iterator[ThreadPoolExecutor]:
+    """Start threads that decode images, without Pillow's warning of large ones: we refuse them."""
+    from PIL import Image
+
+    with warnings.catch_warnings():  # not in the threads: they all share one list of filters
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        with ThreadPoolExecutor() as pool:  # the decoders release the interpreter lock
+            yield pool
 
 
 def _read_header(path: Path) -> tuple[int, int, str]:
