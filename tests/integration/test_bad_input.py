@@ -60,6 +60,8 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "record.tensorboard=true": ("record.tensorboard", 'record.to = ["tensorboard"]'),
     "method.name=5": ("method.name = 5", "name"),
     "data.root=3": ("data.root = 3", "string"),
+    os.fsdecode(b"data.root=a\xffb"): (r"data.root = 'a\udcffb' is no UTF-8", "rename the file"),
+    os.fsdecode(b"net.options={'\xff'=1}"): ("net.options = ", r"\udcff", "is no UTF-8"),
     # ranges
     "run.seed=-1": ("run.seed = -1", "greater than or equal to 0"),
     "run.rounds=0": ("run.rounds = 0", "greater than or equal to 1"),

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -83,11 +84,16 @@ def to_lists(value: Any) -> Any:
 
 
 def _find_problem(value: Any) -> str | None:
-    """Say what is wrong with a number that no field takes: NaN, infinity, more than 64 bits."""
+    """Say what is wrong with a value that no field takes: NaN, more than 64 bits, no UTF-8."""
     if isinstance(value, Mapping):
-        value = list(value.values())
+        value = [*value, *value.values()]
     if isinstance(value, list | tuple):
         return next(filter(None, map(_find_problem, value)), None)
     if isinstance(value, float) and not math.isfinite(value):
         return "is not a finite number"
+    if isinstance(value, str | Path):
+        try:
+            str(value).encode()
+        except UnicodeEncodeError:  # the bytes of a file name that is none
+            return "is no UTF-8, and a configuration is text: rename the file or folder"
     return "is too large" if isinstance(value, int) and abs(value) >= _TOO_LARGE else None
