@@ -47,6 +47,8 @@ def torch_seed(seed: int, purpose: str, index: int) -> int:
 
     torch uses only the low 32 bits of a seed, and hashes of that length collide after some ten
     thousand tasks; adding a constant and applying a bijection keeps distinct indices distinct.
+    After 2**32 tasks of a run torch's seeds begin again: two tasks that are so far apart draw alike
+    in torch, not in numpy.
     """
     low, _ = _hash(f"{seed}:{purpose}")
     return mix32(index + low)

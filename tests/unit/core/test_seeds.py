@@ -107,6 +107,16 @@ def test_torch_seeds_of_rounds_clients_and_the_server_do_not_collide() -> None:
     assert len(set(found)) == len(found) == 40 * 26
 
 
+def test_torch_seeds_begin_again_after_all_that_torch_has() -> None:
+    """100,000 rounds of a billion clients: numpy's draws differ even there."""
+    clients = 2**32 - 1
+    first, later = (Round(i, 2, "t", i, 2, clients, seed=9) for i in (0, 1))
+    assert first.torch_seed(3) == later.torch_seed(3) < 2**32
+    assert first.generator("order", 3).bytes(16) != later.generator("order", 3).bytes(16)
+    last = Round(10**5 - 1, 10**5, "t", 10**5 - 1, 10**5, 10**9, seed=9)
+    assert 0 <= last.torch_seed(10**9 - 1) < 2**32
+
+
 def test_a_round_addresses_its_own_draws() -> None:
     place = Round(3, 10, "train", 3, 10, 8, seed=7)
     assert place.generator("order", 5).bytes(16) == first_draws()
