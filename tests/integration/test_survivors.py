@@ -10,11 +10,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "endurance"))
 import survivors
 
 
+@pytest.mark.parametrize("when", survivors.DROPS)
 @pytest.mark.parametrize(("rate", "seed"), [(0.3, 0), (0.9, 1), (1.0, 0)])
 def test_clients_that_drop_out_change_nothing_but_who_is_counted(
-    rate: float, seed: int, toy_data: Path, tmp_path: Path
+    rate: float, seed: int, when: str, toy_data: Path, tmp_path: Path
 ) -> None:
-    assert survivors.drop(toy_data, tmp_path, rate, seed) == ""
+    assert survivors.drop(toy_data, tmp_path, rate, seed, when) == ""
 
 
 @pytest.mark.slow
