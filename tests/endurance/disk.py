@@ -79,7 +79,7 @@ def fail_in_main(data: Path, out: Path, victim: int, kind: str, expected: Remain
     # what cannot be removed stays, and what the data cache only keeps to save time is lost
     harmless = fault.name in REMOVING or not fault.path.startswith(str(out))
     problem = judge(out, error, harmless)
-    return problem or _resume(data, out, tables, expected)
+    return problem or resume(data, out, tables, expected)
 
 
 def fail_in_worker(data: Path, out: Path, victim: int, kind: str, expected: Remains) -> str:
@@ -94,10 +94,11 @@ def fail_in_worker(data: Path, out: Path, victim: int, kind: str, expected: Rema
     orders.unlink()
     if error is None:
         return ENDED if remains(out)[0] == expected[0] else "nobody noticed"
-    return judge(out, error, harmless=False) or _resume(data, out, tables, expected)
+    return judge(out, error, harmless=False) or resume(data, out, tables, expected)
 
 
-def _resume(data: Path, out: Path, tables: dict[str, Any], expected: Remains) -> str:
+def resume(data: Path, out: Path, tables: dict[str, Any], expected: Remains) -> str:
+    """Resume a run; what differs from one that was left alone."""
     toy.run(data, out, resume=True, **tables)
     found = remains(out)
     if found[0] != expected[0]:
@@ -210,7 +211,7 @@ def killed(folder: Path) -> Iterator[Trial]:
         status = in_child(work)
         if status != -signal.SIGKILL:
             return f"operation {victim}: it ended with {status}"
-        said = _resume(data, out, settings(folder / "orders"), expected)
+        said = resume(data, out, settings(folder / "orders"), expected)
         shutil.rmtree(out)
         return f"operation {victim}: {said}" if said else ""
 

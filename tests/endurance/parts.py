@@ -6,6 +6,7 @@ import executors
 import hostile
 import kills
 import privacy
+import reads
 import rounds
 import signals
 import sites
@@ -51,6 +52,7 @@ PARTS = (
     ),
     Part("disk", 7, "a file operation of the main process fails", 540, disk.main_process),
     Part("worker-disk", 7, "a file operation of a worker fails", 180, disk.worker),
+    Part("reads", 7, "a read of a run that is resumed fails", 160, reads.bench),
     Part("full-disk", 7, "a file system in memory that is full", 50, disk.full),
     Part("races", 8, "two commands for one run directory", 100, contests.races),
     Part(

@@ -71,11 +71,14 @@ class Blob:
         return np.memmap(self.path, dtype=np.dtype(self.dtype), mode="r", shape=self.shape)
 
     def is_intact(self) -> bool:
-        """Whether the file still has the checksum of what was written."""
+        """Whether the file can be read, and still has the checksum of what was written."""
         if not self.path.is_file() or self.path.stat().st_size != self.nbytes:
             return False
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
+        try:
+            with self.path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
+        except OSError:
+            return False
 
 
 @dataclass(frozen=True, slots=True)

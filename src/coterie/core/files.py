@@ -8,6 +8,7 @@ name, so that tests can make each operation fail.
 import errno
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +59,19 @@ def link(old: Path, new: Path) -> None:
     new.hardlink_to(old)
 
 
+def allocate(file: IO[bytes], size: int) -> None:
+    """Give a file its size, with the space on disk if the system can promise that."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    else:
+        file.truncate(size)
+
+
+def make_scratch(folder: Path) -> Path:
+    """Create a folder with a name of its own, which begins with a dot, below another one."""
+    return Path(tempfile.mkdtemp(dir=folder, prefix="."))
+
+
 def mkdir(path: Path, exist_ok: bool = True) -> None:
     """Create a folder and those above it."""
     path.mkdir(parents=True, exist_ok=exist_ok)
@@ -71,6 +85,29 @@ def remove_file(path: Path) -> None:
 def remove_tree(path: Path) -> None:
     """Remove a folder and what is in it, as far as possible."""
     shutil.rmtree(path, ignore_errors=True)
+
+
+def read(path: Path) -> bytes:
+    """Read a whole file that a run relies on; an error is one line with the path and the remedy."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise explain_read(path, error) from error
+
+
+def explain_read(path: Path, error: OSError) -> CheckpointError:
+    """Say that a file cannot be read; the error of a disk that fails does not name the file."""
+    return CheckpointError(f"cannot read {path}: {error.strerror or error}{RESUME}")
+
+
+@contextmanager
+def scratch(folder: Path) -> Iterator[Path]:
+    """Have a folder for temporary files, which is removed in the end, as far as possible."""
+    path = make_scratch(folder)
+    try:
+        yield path
+    finally:
+        remove_tree(path)
 
 
 @contextmanager

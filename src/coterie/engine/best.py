@@ -6,6 +6,8 @@ Its round, value and SHA-256 are part of a commit. The file is written before th
 resumed run never keeps a best round that was not committed.
 """
 
+import contextlib
+import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,8 +48,13 @@ class BestWeights:
 
     def read(self, best: Best) -> bytes | None:
         """Read the file of a best round, or its copy; None if both are missing or damaged."""
-        path = copies.find_intact(self._path(best.round), partial(has_hash, best.sha256))
-        return path.read_bytes() if path is not None else None
+        path = self._path(best.round)
+        for one in (path, copies.find_copy(path)):
+            with contextlib.suppress(OSError):
+                data = one.read_bytes()
+                if hashlib.sha256(data).hexdigest() == best.sha256:
+                    return data
+        return None
 
     def mend(self, best: Best) -> str | None:
         """Restore the file of a best round from its copy, if it is damaged, and say so."""

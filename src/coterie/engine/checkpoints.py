@@ -112,9 +112,9 @@ class CheckpointStore:
         contents[_MANIFEST] = json.dumps(
             {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
         ).encode()
+        if self.metrics.path.exists():
+            contents[_METRICS] = files.read(self.metrics.path)[: position.metrics_bytes]
         with disk_errors(final, sum(map(len, contents.values()))):
-            if self.metrics.path.exists():
-                contents[_METRICS] = self.metrics.path.read_bytes()[: position.metrics_bytes]
             try:
                 files.remove_tree(temporary)
                 make_folder(self.folder)
@@ -129,7 +129,8 @@ class CheckpointStore:
                 files.remove_tree(temporary)
             for old in self.rounds()[: -self.keep]:
                 files.remove_tree(self._path(old))
-            self.best.prune(self._list_best())
+            if (best := self._list_best()) is not None:
+                self.best.prune(best)
             self.remove_unused_blobs(Bundle())
             self._copy_shared(server, position)
 
@@ -169,7 +170,10 @@ class CheckpointStore:
         current = {blob.sha256 for blob in server.blobs.values()}
         names = {path.name.removesuffix(copies.SUFFIX) for path in self.blobs.glob("*")}
         if others := names - current:
-            committed = frozenset[str]().union(*map(self._read_references, self.rounds()))
+            try:
+                committed = frozenset[str]().union(*map(self._read_references, self.rounds()))
+            except OSError:
+                return  # nobody knows what a checkpoint refers to that cannot be read now
             with disk_errors(self.blobs):
                 for name in others - committed:
                     copies.remove(self.blobs / name)
@@ -220,7 +224,10 @@ class CheckpointStore:
             position = self._read_position(max(self.rounds(), default=-1))
         except _BROKEN:
             return None
-        lines = path.read_bytes() if path.is_file() else b""
+        try:
+            lines = path.read_bytes() if path.is_file() else b""
+        except OSError as error:
+            return f"{path} cannot be read ({error.strerror})"
         if hashlib.sha256(lines).hexdigest() == position.metrics_sha256:
             return None
         return f"{path} is missing or damaged"
@@ -232,7 +239,11 @@ class CheckpointStore:
         if self.metrics.restore(lines):
             yield f"{self.metrics.path} was missing or damaged, and is restored from a checkpoint"
         copy = self._path(position.round) / _METRICS
-        if not copy.exists() or copy.read_bytes() != lines:
+        try:
+            same = copy.read_bytes() == lines
+        except OSError:
+            same = False
+        if not same:
             replace_durably(copy, lines)
         notes = [copies.mend(blob.path, partial(_is_blob, blob)) for blob in server.blobs.values()]
         notes += [self.best.mend(position.best)] if position.best else []
@@ -282,21 +293,31 @@ class CheckpointStore:
         }
         return Bundle(server.tensors, server.scalars, blobs)
 
-    def _list_best(self) -> set[int]:
-        """List the best rounds that checkpoints refer to; a damaged one refers to none."""
+    def _list_best(self) -> set[int] | None:
+        """List the best rounds that checkpoints refer to; a damaged one refers to none.
+
+        Return None if one cannot be read at present: it may refer to any.
+        """
         rounds = set[int]()
         for round in self.rounds():
-            with contextlib.suppress(*_BROKEN):
-                if (best := self._read_position(round).best) is not None:
-                    rounds.add(best.round)
+            try:
+                best = self._read_position(round).best
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return None
+            except _BROKEN:
+                continue
+            if best is not None:
+                rounds.add(best.round)
         return rounds
 
     def _read_references(self, round: int) -> frozenset[str]:
-        """List the blobs that a checkpoint refers to; none if it is damaged."""
+        """List the blobs that a checkpoint refers to; none if it is incomplete or damaged."""
         if round not in self._references:
             try:
                 server = codec.decode((self._path(round) / _SERVER).read_bytes())
-            except (OSError, CodecError):
+            except (FileNotFoundError, CodecError):
                 return frozenset()
             self._references[round] = frozenset(blob.sha256 for blob in server.blobs.values())
         return self._references[round]

@@ -121,7 +121,7 @@ class MetricsFile:
         """Read the events so far, or those in the first `committed` bytes."""
         if not self.path.exists():
             return []
-        data = self.path.read_bytes()[:committed]
+        data = files.read(self.path)[:committed]
         try:
             return [RoundEvent.parse(line) for line in data.decode().splitlines()]
         except (ValueError, TypeError) as error:
@@ -129,7 +129,10 @@ class MetricsFile:
 
     def restore(self, committed: bytes) -> bool:
         """Bring the file back to its committed lines; return whether these were damaged."""
-        damaged = not self.path.exists() or self.path.read_bytes()[: len(committed)] != committed
+        try:
+            damaged = self.path.read_bytes()[: len(committed)] != committed
+        except OSError:  # it is missing, or the disk fails there
+            damaged = True
         if damaged and committed:
             replace_durably(self.path, committed)
             return True

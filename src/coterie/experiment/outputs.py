@@ -9,8 +9,8 @@ import numpy as np
 
 from coterie.core import exact
 from coterie.core.bundle import Tensors
-from coterie.core.errors import DataError
-from coterie.core.files import replace_durably
+from coterie.core.errors import CheckpointError, DataError
+from coterie.core.files import RESUME, read, replace_durably
 from coterie.core.task import METHOD
 from coterie.data.batches import DataShard
 from coterie.engine import embedding, rundir
@@ -115,11 +115,11 @@ def find_lost_outputs(experiment: Experiment, folder: Path, standing: Standing) 
         return f"{folder / PERSONAL} has not the models of all clients"
     try:
         personal = _list_personal(experiment, folder) if own else {}
-    except OSError as error:
-        return f"{error.filename} is missing"
+    except CheckpointError as error:
+        return str(error).removesuffix(RESUME)
     files = SavedWeights(last, _describe_best(best) if best else None, personal)
     expected = replace(describe_model(experiment, weights), weights=files)
-    if (folder / MODEL_FILE).read_text(encoding="utf-8") != expected.to_json():
+    if read(folder / MODEL_FILE) != expected.to_json().encode():
         return f"{folder / MODEL_FILE} is not as this run writes it"
     return None
 
@@ -160,7 +160,11 @@ def _write_best(folder: Path, loop: Loop, standing: Standing) -> WeightsFile | N
         best = replace(best, sha256=rundir.write_weights(folder / BEST, standing.best_weights))
     else:
         data = loop.store.best.read(best)
-        assert data is not None  # the loop has checked it
+        if data is None:  # the loop has checked it
+            raise CheckpointError(
+                f"the weights of the best round in {loop.store.best.folder} cannot be read any "
+                f"more{RESUME}"
+            )
         replace_durably(folder / BEST, data)
     return _describe_best(best)
 
@@ -174,8 +178,8 @@ def _list_personal(experiment: Experiment, folder: Path) -> dict[str, WeightsFil
     shares, files = experiment.partition, dict[str, WeightsFile]()
     for client, name in zip(shares.clients, shares.names, strict=True):
         file = f"{PERSONAL}/{shares.file_name(client)}"
-        with (folder / file).open("rb") as content:
-            files[name] = WeightsFile(file, hashlib.file_digest(content, "sha256").hexdigest())
+        data = read(folder / file)
+        files[name] = WeightsFile(file, hashlib.sha256(data).hexdigest())
     return files
 
 

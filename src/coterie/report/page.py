@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 
 from coterie.core import files
+from coterie.core.errors import CheckpointError
 from coterie.core.files import RESUME, disk_errors, replace_durably
 from coterie.core.formatting import counted, duration, format_bytes
 from coterie.report import client_charts, curves, tables, words
@@ -100,14 +101,14 @@ def is_whole(run: Path) -> bool:
         page = (run / "report.html").read_bytes()
         body, tag, rest = page.rpartition(SEAL)
         return tag + rest == _seal(body, run) if tag else page.endswith(b"</html>\n")
-    except OSError:
+    except (OSError, CheckpointError):
         return False
 
 
 def _seal(page: bytes, run: Path) -> bytes:
     """Write the last line of a page: the hashes of the rounds and of the page itself."""
     rounds = run / "metrics.jsonl"
-    data = rounds.read_bytes() if rounds.exists() else b""
+    data = files.read(rounds) if rounds.exists() else b""
     hashes = [hashlib.sha256(part).hexdigest() for part in (data, page)]
     return SEAL + b"%b, of the lines above: %b -->\n" % tuple(map(str.encode, hashes))
 

@@ -1,0 +1,87 @@
+"""A disk that fails at one read after the other while a killed run is resumed."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import disk
+from bench import Trial
+
+import toy
+from coterie.core.errors import CoterieError
+from coterie.data.datasets import default_cache
+from faulty_reads import BadSector, reading
+
+TABLES: dict[str, Any] = {
+    **disk.SMALL,
+    "checkpoint": {"every": 1, "keep": 2},
+    "executor": {"kind": "serial"},
+}
+
+METHODS = {"toy_methods:TwoModels": 4, "toy_methods:Staged": 1}  # states; big arrays, more rounds
+
+
+class Killed:
+    """A run that was killed after its third round, and one that was not."""
+
+    def __init__(self, data: Path, folder: Path, method: str) -> None:
+        self.data, self.out = data, folder / "killed"
+        self.tables = {**TABLES, "method": {"name": method}, "run": {"rounds": METHODS[method]}}
+        toy.run(data, folder / "whole", **self.tables)
+        self.expected = disk.remains(folder / "whole")
+        try:
+            stop = toy.StopAfter(2, toy.Killed)
+            toy.run(data, self.out, recorders=[stop], **self.tables)
+        except toy.Killed:
+            pass
+
+    def fail(self, out: Path, victim: int) -> str:
+        """Resume a copy of it while a read fails; what is wrong then, or `disk.ENDED`."""
+        shutil.copytree(self.out, out)
+        fault = BadSector(victim, (out, default_cache()))
+        problem = ""
+        try:
+            with reading(fault):
+                toy.run(self.data, out, resume=True, **self.tables)
+        except CoterieError as error:
+            problem = self._judge(fault, error)
+        if not problem and not fault.path:
+            problem = disk.ENDED
+        problem = problem or disk.resume(self.data, out, self.tables, self.expected)
+        shutil.rmtree(out)
+        return problem if problem in ("", disk.ENDED) else f"{fault.path}: {problem}"
+
+    def count(self, out: Path) -> int:
+        """Count the reads of resuming it."""
+        shutil.copytree(self.out, out)
+        with reading(BadSector(-1, (out, default_cache()))) as fault:
+            toy.run(self.data, out, resume=True, **self.tables)
+        shutil.rmtree(out)
+        return fault.seen
+
+    def _judge(self, fault: BadSector, error: CoterieError) -> str:
+        """What is wrong with the message."""
+        said = str(error)
+        if "\n" in said or error.exit_code not in (2, 3, 5):
+            return f"exit code {error.exit_code}: {said}"
+        named = fault.path in said and os.strerror(5) in said
+        return "" if named else f"the message has no path or reason: {said}"
+
+
+@contextmanager
+def bench(folder: Path) -> Iterator[Trial]:
+    """Trials by read, of two methods in turn."""
+    data, runs = toy.write_data(folder / "toy.npz"), list[Killed]()
+    for number, method in enumerate(METHODS):
+        runs.append(Killed(data, folder / str(number), method))
+    total = [run.count(folder / "counted") for run in runs]
+
+    def trial(number: int) -> str:
+        read, chosen = divmod(number, len(runs))
+        said = runs[chosen].fail(folder / f"run-{number}", read % total[chosen])
+        return "" if said in ("", disk.ENDED) else f"{list(METHODS)[chosen]}, read {read}: {said}"
+
+    yield trial
