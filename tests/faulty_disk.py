@@ -22,11 +22,21 @@ OPERATIONS = (
     "truncate",
     "sync",
     "rename",
+    "link",
+    "allocate",
+    "make_scratch",
     "mkdir",
     "remove_file",
     "remove_tree",
 )
-GROWING = ("open_to_write", "write", "mkdir")  # what a full disk refuses
+GROWING = (
+    "open_to_write",
+    "write",
+    "link",
+    "allocate",
+    "make_scratch",
+    "mkdir",
+)  # what a full disk refuses
 REMOVING = ("remove_file", "remove_tree")
 FAULTS = ("full", "broken", "short")
 Operation = Callable[..., Any]

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import toy
 from coterie.core.errors import CheckpointError, CoterieError, DataError
-from coterie.data.datasets import Raw, store
+from coterie.data.datasets import Raw, load, store
 from coterie.engine.record import Event, RoundEvent
 from faulty_disk import FAULTS, REMOVING, Fault, in_child, wrapped
 
@@ -88,6 +89,29 @@ def test_a_cache_that_cannot_be_written_is_left_as_it_was(tmp_path: Path) -> Non
             break
         assert np.array_equal(store("mine", raw, cache).x_train, x)
     assert 15 < victim < 100
+
+
+def test_a_cache_of_images_that_cannot_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+    """Images are decoded into files of a scratch folder, which the cache links or copies."""
+    root = tmp_path / "images"
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+        for number in range(6):
+            Image.new("L", (8, 8), 40 * number).save(root / name / f"{number}.png")
+    expected, failed = load("folder", str(root), tmp_path / "whole").x_train, set[str]()
+    for victim in range(100):
+        fault, cache = Fault(victim, FAULTS[victim % len(FAULTS)]), tmp_path / str(victim)
+        try:
+            with wrapped(fault):
+                load("folder", str(root), cache)
+        except DataError as error:
+            assert str(cache) in str(error) and "\n" not in str(error)
+            assert fault.name in REMOVING or not [*cache.glob(".*")]
+        if not fault.name:
+            break
+        failed.add(fault.name)
+        assert np.array_equal(load("folder", str(root), cache).x_train, expected)
+    assert {"allocate", "link", "make_scratch"} < failed and victim < 100
 
 
 def test_a_limit_of_the_system_on_files_is_one_line_and_can_be_lifted(

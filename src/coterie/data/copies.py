@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -31,11 +30,11 @@ def write_copy(contents: Mapping[str, np.ndarray], fingerprint: str) -> Path:
     cache = default_cache().absolute()
     try:
         files.mkdir(cache)
-        with TemporaryDirectory(dir=cache, prefix=".", ignore_cleanup_errors=True) as scratch:
+        with files.scratch(cache) as scratch:
             for name, data in contents.items():
-                with files.open_to_write(Path(scratch) / Path(name).name) as file:
+                with files.open_to_write(scratch / Path(name).name) as file:
                     files.write(file, data.data)
-            sent = open_cached(Path(scratch))
+            sent = open_cached(scratch)
             copy = store(sent.name, sent, cache)
     except OSError as error:
         raise DataError(

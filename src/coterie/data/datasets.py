@@ -15,7 +15,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, Literal
 
@@ -161,8 +160,8 @@ def load(
     if hasattr(source, "decode"):
         try:
             files.mkdir(folder)
-            with TemporaryDirectory(dir=folder, prefix=".", ignore_cleanup_errors=True) as scratch:
-                raw = source.decode(root, resize, Path(scratch), **stated)
+            with files.scratch(folder) as scratch:
+                raw = source.decode(root, resize, scratch, **stated)
                 dataset = _cache(name, raw, folder, root)
         except OSError as error:
             raise _unwritable(folder, error) from error

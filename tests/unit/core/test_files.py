@@ -21,36 +21,44 @@ from faulty_disk import OPERATIONS
 LAYERED = ("core", "data", "engine", "experiment")
 CHANGES = {"mkdir", "unlink", "write_bytes", "write_text", "touch", "rmdir", "hardlink_to"}
 CHANGES |= {"rmtree", "fsync", "symlink_to", "rename", "renames", "makedirs", "removedirs"}
+CHANGES |= {"posix_fallocate", "ftruncate", "mkdtemp", "mkstemp", "TemporaryDirectory", "tofile"}
+CHANGES |= {"NamedTemporaryFile", "TemporaryFile", "copyfile", "copytree", "save_file"}
+BYPASSES = {  # and why
+    "evaluate.py: TemporaryDirectory": "in the system's folder: nothing of a run or cache is there",
+}
 
 
 def bypasses(path: Path) -> Iterator[str]:
     """Find calls that change files other than through `coterie.core.files`."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute | ast.Name):
             continue
-        name, owner = node.func.attr, ast.unparse(node.func.value)
+        name, _, owner = (part[::-1] for part in ast.unparse(node.func)[::-1].partition("."))
         if owner in ("files", "disk"):
             continue
-        modes = [a.value for a in node.args if isinstance(a, ast.Constant)]
-        writes = name == "open" and any(set("wax+") & set(str(mode)) for mode in modes)
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        modes = [a.value for a in given if isinstance(a, ast.Constant)]
+        opens = name in ("open", "fdopen", "memmap", "open_memmap")
+        writes = opens and any(str(mode)[:1] in set("wax") for mode in modes)
+        writes |= name == "open" and any("+" in str(mode) for mode in modes)
         # Path.replace takes one argument, str.replace two
         moves = name == "replace" and len(node.args) == 1 and not node.keywords
         if name in CHANGES or writes or (moves and owner != "dataclasses"):
-            yield f"{path.name}:{node.lineno}: {ast.unparse(node.func)}"
+            yield f"{path.name}: {ast.unparse(node.func)}"
 
 
 def test_every_change_of_a_file_goes_through_the_layer() -> None:
     package = Path(coterie.__file__).parent
     paths = [path for room in LAYERED for path in (package / room).rglob("*.py")]
     found = [one for path in paths if path.name != "files.py" for one in bypasses(path)]
-    assert not found
+    assert set(found) == set(BYPASSES)
 
 
 def test_the_layer_is_all_that_changes_files_in_its_own_module() -> None:
     """The atomic writes of the second half are made of the operations of the first."""
     tree = ast.parse(Path(files.__file__).read_text())
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    first = {*OPERATIONS, "link"}
+    first = set(OPERATIONS)
     assert first < {function.name for function in functions}
     for function in functions:
         calls = {

@@ -1,6 +1,6 @@
 """Image files, decoded one by one into memory-mapped arrays."""
 
-import os
+import math
 import struct
 import warnings
 from collections.abc import Iterator, Sequence
@@ -152,12 +152,12 @@ def _check_trained_size(
 
 def _allocate(file: Path, shape: tuple[int, ...]) -> np.ndarray:
     """Create a memory-mapped array whose disk space is allocated in advance."""
-    array = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
-    # A full disk kills a process that writes to a memory map; allocating raises an error instead.
-    if hasattr(os, "posix_fallocate"):
-        with files.open_to_write(file, "r+b") as stream:
-            os.posix_fallocate(stream.fileno(), 0, file.stat().st_size)
-    return array
+    head = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    with files.open_to_write(file) as stream:
+        np.lib.format.write_array_header_1_0(stream, head)
+        # A full disk kills a process that writes to a memory map; allocating raises an error.
+        files.allocate(stream, stream.tell() + math.prod(shape))
+    return np.lib.format.open_memmap(file, mode="r+")
 
 
 def _decode_into(pixels: np.ndarray, path: Path, resize: int) -> None:
