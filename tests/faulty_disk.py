@@ -82,6 +82,8 @@ class Fault:
     kind: str
     name: str = ""  # of the operation that failed first
     path: str = ""  # what it was to change
+    needed: int = 0  # bytes that it was to write on a disk that is full
+    log: str = ""  # a file that is told of the fault, for another process
 
     def __call__(self, name: str, number: int, operation: Operation) -> Operation:
         again = self.name and self.kind != "broken" and name in GROWING
@@ -89,7 +91,8 @@ class Fault:
             return operation
 
         def fail(*arguments: Any, **_: Any) -> None:
-            self.name, self.path = self.name or name, self.path or _find_path(arguments[0])
+            if not self.name:
+                self._note(name, arguments)
             if name == "remove_tree":
                 return  # as of a real one: what cannot be removed stays
             if name == "write" and self.kind == "short":
@@ -100,6 +103,13 @@ class Fault:
             raise OSError(code, os.strerror(code), *paths[:1])
 
         return fail
+
+    def _note(self, name: str, arguments: tuple[Any, ...]) -> None:
+        self.name, self.path = name, _find_path(arguments[0])
+        if name == "write" and self.kind != "broken":
+            self.needed = memoryview(arguments[1]).nbytes
+        if self.log:
+            Path(self.log).write_text(str(self.needed))
 
 
 def _find_path(changed: Any) -> str:
@@ -131,7 +141,7 @@ class OnFaultyDisk(Method):
         if Path(self.orders).exists() and self.orders not in _obeyed:
             _obeyed.append(self.orders)
             victim, kind = Path(self.orders).read_text().split()
-            wrap_operations(Fault(int(victim), kind))
+            wrap_operations(Fault(int(victim), kind, log=f"{self.orders}.fault"))
         return TwoModels().client_update(ctx, down, state)
 
     def personal(self, ctx: ClientContext, down: Payload, state: ClientState | None) -> Any:

@@ -1,12 +1,13 @@
 """Disks that fill up or break at one operation after the other, in the main process and a worker.
 
-After a fault: exit code 5, one line with path and reason, no temporary file, a checkpoint that
-loads, and `--resume` to the bits of a run on a good disk.
+After a fault: exit code 5, one line with path, reason and the bytes that a full disk had no room
+for, no temporary file, a checkpoint that loads, and `--resume` to the bits of a run on a good disk.
 """
 
 import ctypes
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -46,8 +47,11 @@ def settings(orders: Path, workers: int = 0) -> dict[str, Any]:
     return {**SMALL, "method": method, "executor": executor}
 
 
-def judge(out: Path, error: CoterieError | None, harmless: bool) -> str:
-    """What is wrong with the files and the message after a fault."""
+def judge(out: Path, error: CoterieError | None, harmless: bool, needed: int = 0) -> str:
+    """What is wrong with the files and the message after a fault.
+
+    `needed` are the bytes of a write that failed: a message has them, or those of the whole file.
+    """
     if error is None:
         return "" if harmless else "nobody noticed"
     said = str(error)
@@ -56,6 +60,9 @@ def judge(out: Path, error: CoterieError | None, harmless: bool) -> str:
     reason = any(os.strerror(code) in said for code in (5, 28)) or harmless
     if str(out) not in said or not reason:
         return f"the message has no path or reason: {said}"
+    size = re.search(r"\(([\d,]+) bytes needed\)", said)
+    if needed and (size is None or int(size[1].replace(",", "")) < needed):
+        return f"the message does not say that {needed:,} bytes were needed: {said}"
     left = [str(path.relative_to(out)) for path in out.rglob("*.tmp")]
     if left and not harmless:
         return f"left over: {left}"
@@ -78,7 +85,7 @@ def fail_in_main(data: Path, out: Path, victim: int, kind: str, expected: Remain
         return ENDED
     # what cannot be removed stays, and what the data cache only keeps to save time is lost
     harmless = fault.name in REMOVING or not fault.path.startswith(str(out))
-    problem = judge(out, error, harmless)
+    problem = judge(out, error, harmless, 0 if harmless else fault.needed)
     return problem or resume(data, out, tables, expected)
 
 
@@ -92,9 +99,12 @@ def fail_in_worker(data: Path, out: Path, victim: int, kind: str, expected: Rema
     except CoterieError as raised:
         error = raised
     orders.unlink()
+    log = Path(f"{orders}.fault")
+    needed = int(log.read_text()) if log.exists() else 0
+    log.unlink(missing_ok=True)
     if error is None:
         return ENDED if remains(out)[0] == expected[0] else "nobody noticed"
-    return judge(out, error, harmless=False) or resume(data, out, tables, expected)
+    return judge(out, error, harmless=False, needed=needed) or resume(data, out, tables, expected)
 
 
 def resume(data: Path, out: Path, tables: dict[str, Any], expected: Remains) -> str:

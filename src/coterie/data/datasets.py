@@ -5,6 +5,7 @@ them share one copy in memory.
 """
 
 import contextlib
+import errno
 import functools
 import hashlib
 import inspect
@@ -313,11 +314,12 @@ def _shorten(key: list[object]) -> str:
     return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:_SHORT]
 
 
-def _unwritable(folder: Path, error: OSError) -> DataError:
+def _unwritable(folder: Path, error: OSError, needed: int = 0) -> DataError:
     if why := cache_folder.explain_handles(error):
         return DataError(f"the data cache {folder} cannot be written: {why}")
+    size = f", {needed:,} bytes needed" if needed and error.errno == errno.ENOSPC else ""
     return DataError(
-        f"the data cache {folder} cannot be written ({error.strerror or error}); "
+        f"the data cache {folder} cannot be written ({error.strerror or error}{size}); "
         "set COTERIE_CACHE to a folder that can"
     )
 
@@ -350,5 +352,6 @@ def _cache(name: str, raw: Raw, folder: Path, origin: str) -> Dataset:
         try:
             cache_folder.write(path, {**meta, "name": name, "fingerprint": fingerprint}, arrays)
         except OSError as error:
-            raise _unwritable(folder, error) from error
+            needed = sum(array.nbytes for array in arrays.values())
+            raise _unwritable(folder, error, needed) from error
     return open_verified(path)

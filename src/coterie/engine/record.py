@@ -146,8 +146,9 @@ class MetricsFile:
 
     def append(self, event: RoundEvent) -> None:
         """Append an event."""
-        with disk_errors(self.path), open_in_place(self.path) as file:
-            files.write(file, event.line().encode())
+        line = event.line().encode()
+        with disk_errors(self.path, len(line)), open_in_place(self.path) as file:
+            files.write(file, line)
 
     def sync(self, lines: int) -> tuple[int, str]:
         """Truncate to the first lines and sync them; return their length and SHA-256."""

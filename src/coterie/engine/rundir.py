@@ -42,11 +42,12 @@ def lock_folder(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _read_holder(file)
-            raise ConfigError(f"{folder} is in use by {holder}; choose another --out") from None
-        with disk_errors(folder / _LOCK):
+            other = _read_holder(file)
+            raise ConfigError(f"{folder} is in use by {other}; choose another --out") from None
+        holder = f"process {os.getpid()} on {socket.gethostname()}".encode()
+        with disk_errors(folder / _LOCK, len(holder)):
             files.truncate(file, 0)
-            files.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
+            files.write(file, holder)
         yield
 
 

@@ -26,6 +26,7 @@ from coterie.core.task import Attempt
 from coterie.engine.checkpoints import CheckpointStore, Origin
 from coterie.engine.client_states import StateStore
 from coterie.engine.record import MetricsFile
+from faulty_reads import BadSector, reading
 
 
 @pytest.fixture
@@ -143,3 +144,19 @@ def test_rounds_of_more_than_six_digits_are_in_order(run: Path) -> None:
     for round in (999_999, 1_000_000, 2**31, 10**20):
         place(run, round).mkdir()
     assert CheckpointStore(run).rounds() == [0, 1, 999_999, 1_000_000, 2**31, 10**20]
+
+
+def test_nothing_is_removed_that_an_unreadable_checkpoint_may_refer_to(run: Path) -> None:
+    finish(run, 2, blob_state(run, 2, 1.0))
+    best = run / "checkpoints" / "best" / "round_000000.safetensors"
+    best.parent.mkdir(exist_ok=True)
+    best.touch()
+    with reading(BadSector(0, (place(run, 2) / "server.safetensors",))) as fault:
+        CheckpointStore(run).remove_unused_blobs(server(3))
+    assert fault.path and held(run)
+    with reading(BadSector(0, (place(run, 2) / "state.json",))) as fault:
+        finish(run, 3)
+    assert fault.path and best.exists()
+    finish(run, 4)
+    finish(run, 5)
+    assert not held(run) and not best.exists()
