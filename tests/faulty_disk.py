@@ -5,6 +5,7 @@ Workers import this file as `faulty_disk`, for its method.
 
 import errno
 import os
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,6 +156,7 @@ def in_child(work: Callable[[], None]) -> int:
         try:
             work()
         except BaseException:
+            traceback.print_exc()  # pytest shows it if the test fails
             os._exit(1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

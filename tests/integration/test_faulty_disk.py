@@ -144,6 +144,39 @@ def readable() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+def become_nobody() -> None:
+    """Give up the rights of root, who may write anywhere."""
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+
+def test_another_user_than_root_does_a_whole_run(
+    readable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one process, with all modules loaded: that user may not reach the interpreter's folder."""
+    changes = {"method": {"name": "toy_methods:TwoModels"}, "run": {"rounds": 3}}
+    data, own = toy.write_data(readable / "toy.npz"), readable / "own"
+    toy.run(data, readable / "whole", **changes)
+    own.mkdir()
+    user = NOBODY if os.getuid() == 0 else os.getuid()
+    os.chown(own, user, -1)
+    monkeypatch.setenv("COTERIE_CACHE", str(own / "cache"))
+
+    def work() -> None:
+        become_nobody()
+        with pytest.raises(toy.Killed):
+            stop = toy.StopAfter(1, toy.Killed)
+            toy.run(data, own / "run", recorders=[stop], **changes)
+        toy.run(data, own / "run", resume=True, **changes)
+
+    assert in_child(work) == 0
+    assert toy.trace(own / "run") == toy.trace(readable / "whole")
+    assert toy.outputs(own / "run") == toy.outputs(readable / "whole")
+    assert {path.stat().st_uid for path in own.rglob("*")} == {user}
+
+
 def test_a_user_without_rights_gets_one_line(
     readable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,10 +189,7 @@ def test_a_user_without_rights_gets_one_line(
     (readable / "theirs" / ".lock").chmod(0o444)
 
     def work() -> None:
-        if os.getuid() == 0:  # root may write anywhere
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+        become_nobody()
         for out, resume in ((readable / "new", False), (readable / "theirs", True)):
             with pytest.raises(CoterieError) as raised:
                 toy.run(data, out, resume=resume, run={"rounds": 1})

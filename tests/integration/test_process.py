@@ -23,7 +23,7 @@ except BaseException:
 LAST = """
 import atexit, os, signal, sys
 atexit.register(lambda: [os.kill(os.getpid(), n) for n in (signal.SIGINT, signal.SIGTERM)])
-sys.argv = ["coterie", "list", "methods"]
+sys.argv = ["coterie", {arguments}]
 from coterie.__main__ import start
 start()
 """
@@ -79,6 +79,17 @@ def test_a_run_is_finished_though_its_output_is_closed(config: str, tmp_path: Pa
     assert (tmp_path / "run" / "report.html").is_file()
 
 
+def test_a_run_is_finished_though_the_disk_of_its_output_is_full(
+    config: str, tmp_path: Path
+) -> None:
+    done = call("run", config, "--out", "run", output=">/dev/full", folder=tmp_path)
+    assert done.returncode == 5
+    assert done.stderr == (
+        "coterie: the output cannot be written: No space left on device; all else is done\n"
+    )
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
 def test_a_run_is_finished_though_nobody_reads_its_output(config: str, tmp_path: Path) -> None:
     done = call_without_reader("run", config, "--out", str(tmp_path / "run"))
     assert (done.returncode, done.stderr) == (141, "")
@@ -102,10 +113,29 @@ def test_a_signal_during_the_start_is_a_quiet_end(package: str, name: str, tmp_p
     assert not (tmp_path / "run").exists()
 
 
+def call_until_signalled(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command whose process gets SIGINT and SIGTERM while it exits."""
+    script = LAST.format(arguments=", ".join(map(repr, arguments)))
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=240
+    )
+
+
 def test_a_signal_after_the_end_changes_nothing() -> None:
-    done = subprocess.run([sys.executable, "-c", LAST], capture_output=True, text=True, timeout=240)
+    done = call_until_signalled("list", "methods")
     assert (done.returncode, done.stderr) == (0, "")
     assert "fedavg" in done.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_a_signal_while_a_finished_run_exits_changes_nothing(config: str, tmp_path: Path) -> None:
+    workers = ("executor.kind=processes", "executor.workers=1")
+    done = call_until_signalled("run", config, *workers, "--out", str(tmp_path / "run"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "run" / "report.html").is_file()
+    call("run", config, "--out", str(tmp_path / "whole"))
+    assert toy.trace(tmp_path / "run") == toy.trace(tmp_path / "whole")
+    assert toy.outputs(tmp_path / "run") == toy.outputs(tmp_path / "whole")
 
 
 def test_the_installed_program_is_the_module() -> None:
