@@ -3,7 +3,8 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, final
@@ -14,6 +15,7 @@ import torch
 from coterie.core.bundle import Bundle, ClientState, Payload, ServerState
 from coterie.core.task import Reply
 from coterie.kit import ClientContext, Entry, Gather, Mean, Method, ServerContext, stock, train
+from toy_methods import TwoModels
 
 WRONG: dict[str, Any] = {
     "shape": torch.ones(7),
@@ -161,3 +163,42 @@ class Wild(Method):
             wrong["large"] = torch.full_like(weights[name], 1e38)
             weights = {**weights, name: wrong.get(way, torch.ones(7))}
         return Bundle({"model": weights}), kept
+
+
+def clocks_that_run_backwards() -> dict[str, Callable[[], float]]:
+    """Functions of `time` that are an hour earlier at every call."""
+    now = time.time()
+
+    def backwards() -> float:
+        nonlocal now
+        now -= 3600.0
+        return now
+
+    return {"time": backwards, "time_ns": lambda: int(backwards() * 1e9)}
+
+
+@final
+@dataclass(frozen=True)
+class BackwardClock(Method):
+    """Two models as `TwoModels`; the clock of the process of its clients runs backwards."""
+
+    note: str = ""  # a file for the numbers of these processes; without it the clock is right
+
+    objectives = None
+    init = stock.start_from_net
+    broadcast = stock.send_model
+    server_update = stock.average
+    model = stock.global_model
+
+    def client_update(
+        self, ctx: ClientContext, down: Payload, state: ClientState | None
+    ) -> tuple[Payload, ClientState | None]:
+        if self.note:
+            with Path(self.note).open("a") as file:
+                file.write(f"{os.getpid()}\n")
+            for name, clock in clocks_that_run_backwards().items():
+                setattr(time, name, clock)
+        return TwoModels().client_update(ctx, down, state)
+
+    def personal(self, ctx: ClientContext, down: Payload, state: ClientState | None) -> Any:
+        return TwoModels().personal(ctx, down, state)

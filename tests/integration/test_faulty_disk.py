@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from coterie.core.errors import CheckpointError, CoterieError, DataError
 from coterie.data.datasets import Raw, load, store
 from coterie.engine.record import Event, RoundEvent
 from faulty_disk import FAULTS, REMOVING, Fault, in_child, wrapped
+from rude_methods import clocks_that_run_backwards
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "endurance"))
 
@@ -209,17 +211,32 @@ def test_a_clock_that_runs_backwards_changes_nothing(
 ) -> None:
     changes = {"method": {"name": "toy_methods:TwoModels"}, "run": {"rounds": 3}}
     toy.run(toy_data, tmp_path / "whole", **changes)
-    now = time.time()
-
-    def backwards() -> float:
-        nonlocal now
-        now -= 3600.0
-        return now
-
-    monkeypatch.setattr(time, "time", backwards)
-    monkeypatch.setattr(time, "time_ns", lambda: int(backwards() * 1e9))
+    for name, clock in clocks_that_run_backwards().items():
+        monkeypatch.setattr(time, name, clock)
     with pytest.raises(toy.Killed):
         toy.run(toy_data, tmp_path / "run", recorders=[toy.StopAfter(2, toy.Killed)], **changes)
     toy.run(toy_data, tmp_path / "run", resume=True, **changes)
     assert toy.trace(tmp_path / "run") == toy.trace(tmp_path / "whole")
     assert toy.outputs(tmp_path / "run") == toy.outputs(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_clock_that_runs_backwards_in_a_worker_changes_nothing(
+    toy_data: Path, tmp_path: Path
+) -> None:
+    changes: dict[str, Any] = {
+        "run": {"rounds": 3},
+        "executor": {"kind": "processes", "workers": 1},
+        "method": {"name": "rude_methods:BackwardClock"},
+    }
+    toy.run(toy_data, tmp_path / "whole", **changes)
+    changes["method"]["note"] = str(tmp_path / "turned")
+    with pytest.raises(toy.Killed):
+        toy.run(toy_data, tmp_path / "run", recorders=[toy.StopAfter(2, toy.Killed)], **changes)
+    toy.run(toy_data, tmp_path / "run", resume=True, **changes)
+    assert toy.trace(tmp_path / "run") == toy.trace(tmp_path / "whole")
+    found, expected = toy.outputs(tmp_path / "run"), toy.outputs(tmp_path / "whole")
+    del found["model.json"], expected["model.json"]  # it names the note
+    assert found == expected
+    turned = set(map(int, (tmp_path / "turned").read_text().split()))
+    assert turned and os.getpid() not in turned
