@@ -159,9 +159,7 @@ def share(other: Mapping[str, Any], study: Study) -> Outcome:
     scores, found = Scores(study), Cells()
     for cell in study.cells:
         for point in cell.points:
-            read = theirs[
-                study.config(cell, point, 0).hash(), cell.metric
-            ]
+            read = theirs[study.config(cell, point, 0).hash(), cell.metric]
             fitting = [score for score in read if cell.column.at in (None, score.length)]
             if fitting:
                 longest = max(fitting, key=lambda score: score.length)
