@@ -57,7 +57,7 @@ class Ledger:
 
     def __init__(self, folder: Path, part: bench.Part, digest: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.path, self._digest = folder / f"{part.name}.jsonl", digest
+        self.path, self.digest = folder / f"{part.name}.jsonl", digest
 
     def read(self) -> dict[int, dict[str, Any]]:
         """Read the outcomes of these sources, by the number of their first trial."""
@@ -68,7 +68,7 @@ class Ledger:
                 outcome = json.loads(line)
             except ValueError:  # the last line of a process that was killed
                 continue
-            if outcome["sources"] == self._digest:
+            if outcome["sources"] == self.digest:
                 found[int(outcome["number"])] = outcome
         return found
 
@@ -80,7 +80,7 @@ class Ledger:
             "failed": failed,
             "problem": problem,
             "seconds": round(seconds, 3),
-            "sources": self._digest,
+            "sources": self.digest,
         }
         with self.path.open("a") as file:
             file.write(json.dumps(outcome) + "\n")
@@ -124,7 +124,7 @@ def play(part: bench.Part, count: int, ledger: Ledger, minutes: float) -> None:
 
 
 def summarise(part: bench.Part, count: int, ledger: Ledger) -> dict[str, Any]:
-    """Count what became of a part's trials."""
+    """Count what became of a part's trials, and say of which package they were."""
     lines = [line for number, line in ledger.read().items() if number < count]
     option = f" N={count}" if count != part.trials else ""
     return {
@@ -137,6 +137,7 @@ def summarise(part: bench.Part, count: int, ledger: Ledger) -> dict[str, Any]:
         "command": f"make endurance PART={part.name}{option}",
         "version": coterie.__version__,
         "commit": commit(),
+        "sources": ledger.digest,
     }
 
 

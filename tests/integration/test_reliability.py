@@ -26,7 +26,53 @@ PAGE = runpy.run_path(str(ROOT / "docs" / "reliability.py"))
 
 
 def test_the_table_of_trials_is_that_of_the_outcomes() -> None:
-    assert PAGE["PAGE"].read_text() == PAGE["renew"](), "renew it: python docs/reliability.py"
+    """Compared with the package that the page names: a change of the package changes no page."""
+    written = PAGE["renew"](PAGE["read_present"]())
+    assert PAGE["PAGE"].read_text() == written, "renew it: python docs/reliability.py"
+
+
+def test_the_page_names_every_part_that_was_not_tried_as_planned() -> None:
+    outcomes = json.loads(run.OUTCOME.read_text())
+    table = PAGE["TABLE"].search(PAGE["PAGE"].read_text())[0]
+    named = {
+        name for line in re.findall("^- .*", table, re.M) for name in re.findall("`(.+?)`", line)
+    }
+    held = {
+        part.name
+        for part in parts.PARTS
+        if part.name in outcomes
+        and outcomes[part.name]["trials"] >= part.trials
+        and outcomes[part.name]["failures"] == 0
+    }
+    assert {part.name for part in parts.PARTS} <= held | named
+
+
+def test_a_part_is_listed_with_what_it_lacks() -> None:
+    def outcome(done: str, trials: int, failures: int) -> dict[str, object]:
+        return {"done": done, "trials": trials, "failures": failures}
+
+    planned = [bench.Part(name, 1, "now", 1000) for name in ("whole", "none", "few", "old", "bad")]
+    outcomes = {
+        "whole": outcome("now", 1000, 0),
+        "few": outcome("now", 999, 0),
+        "old": outcome("then", 1000, 0),
+        "bad": outcome("now", 1000, 2),
+    }
+    assert PAGE["list_gaps"](planned, outcomes).splitlines() == [
+        "- No outcome yet: `none`.",
+        "- Tried with fewer trials than planned: `few` (999 of 1,000).",
+        "- Tried in an earlier form of the trial: `old`.",
+        "- With failures: `bad` (2 of 1,000).",
+    ]
+
+
+def test_a_row_of_another_package_is_of_an_earlier_version() -> None:
+    words = dict.fromkeys(("done", "command", "version", "commit"), "9")
+    outcome = {**words, **dict.fromkeys(("promise", "trials", "failures"), 9), "sources": "abc"}
+    assert "earlier" not in PAGE["row"](outcome, "abc")
+    assert "| 9 (9), an earlier version |" in PAGE["row"](outcome, "abd")
+    del outcome["sources"]
+    assert "earlier" in PAGE["row"](outcome, "abc")
 
 
 def test_every_promise_has_a_part_or_is_not_offered() -> None:
@@ -70,6 +116,7 @@ def test_a_part_that_was_interrupted_is_continued(tmp_path: Path) -> None:
     assert tried == [0, 1, 2, 3, 4]
     found = run.summarise(make_part(tried), 5, ledger)
     assert (found["trials"], found["failures"], found["problems"]) == (5, 1, ["it broke"])
+    assert found["sources"] == "these"
     run.play(make_part(tried), 5, ledger, 1.0)
     assert len(tried) == 5
 
