@@ -46,7 +46,7 @@ PARTS = (
     Part("updates", 4, "a round with generated hostile updates", 10_000, hostile.updates),
     Part("payloads", 5, "a damaged payload, decoded in four ways", 10_000, hostile.payloads),
     Part(
-        *("damage", 6, "bits flipped, files cut off or swapped", 2_000),
+        *("damage", 6, "1,000 bits flipped, 1,000 files cut, others swapped or lost", 2_400),
         command=_script("damage.py", "--trials", "{n}", "--seed", "{first}"),
         step=100,
     ),
