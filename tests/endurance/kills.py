@@ -100,8 +100,8 @@ def _alive(pid: int) -> bool:
     return state != "Z"
 
 
-def _rounds(out: Path) -> int:
-    """How many rounds a run has recorded."""
+def count_rounds(out: Path) -> int:
+    """Count the rounds that a run has recorded."""
     metrics = out / "metrics.jsonl"
     return metrics.read_text().count("\n") if metrics.exists() else 0
 
@@ -113,8 +113,8 @@ def _reach_a_moment(
     if generator.random() < 0.2:  # while it starts
         time.sleep(generator.uniform(0.0, 0.5) * duration)
     else:
-        target = generator.randint(min(_rounds(out), ROUNDS - 2), ROUNDS - 2)
-        while process.poll() is None and _rounds(out) <= target:
+        target = generator.randint(min(count_rounds(out), ROUNDS - 2), ROUNDS - 2)
+        while process.poll() is None and count_rounds(out) <= target:
             time.sleep(0.005)
         time.sleep(generator.uniform(0.0, 0.1))
     return process.poll() is None
@@ -125,30 +125,39 @@ def strike(
     kind: str,
     generator: random.Random,
     wait: bool = True,
-) -> None:
-    """Kill what `kind` says of a run; wait until the run and all that it started have ended."""
-    every, working = children(process.pid), workers(process.pid)
-    if kind in ("worker", "both") and working:
-        kill(generator.choice(working))
-    if kind == "fork-server":
-        for one in set(every) - set(working):
-            kill(one)
-    if kind in ("main", "both"):
-        kill(process.pid)
-    if not wait:
-        return
-    process.wait(_DEADLINE)
-    assert gone(every), "a worker outlived its run"
+) -> bool:
+    """Kill what `kind` says of a run; whether that was there to be killed.
+
+    If so, wait until the run and all that it started have ended.
+    """
+    every = children(process.pid)
+    working = [pid for pid in workers(process.pid) if _alive(pid)]
+    generator.shuffle(working)
+    victims = {
+        "main": [process.pid],
+        "worker": working[:1],
+        "both": [*working[:1], process.pid],
+        "fork-server": [pid for pid in every if _parent(pid) == process.pid],
+    }[kind]
+    if not victims or (kind == "both" and not working):
+        return False
+    for pid in victims:
+        kill(pid)
+    if wait:
+        process.wait(_DEADLINE)
+        assert gone(every), "a worker outlived its run"
+    return True
 
 
 def trial(config: Path, out: Path, kind: str, seed: int, duration: float) -> None:
     """One run that is killed, and resumed until it is done."""
-    generator = random.Random(seed)
-    process = start(config, out)
-    if _reach_a_moment(process, out, generator, duration):
-        strike(process, kind, generator)
+    generator, killed = random.Random(seed), False
+    while not killed:
+        shutil.rmtree(out, ignore_errors=True)  # a run that ended before it could be killed
         process = start(config, out)
-    assert process.wait(_DEADLINE) == 0, "the resumed run failed"
+        while not killed and _reach_a_moment(process, out, generator, duration):
+            killed = strike(process, kind, generator)
+    assert start(config, out).wait(_DEADLINE) == 0, "the resumed run failed"
 
 
 def reference(folder: Path) -> tuple[Path, Path, float]:
@@ -230,16 +239,19 @@ def bench(folder: Path) -> Iterator[Trial]:
             runs[name] = Alone(folder, name, settings(name))
         run, out, generator = runs[name], folder / f"{name}-{number}", random.Random(number)
         killed, longest = 0, 0.9 * run.duration
-        while killed < 2 and not (out / "report.html").exists():
+        while killed < 2:
+            if (out / "report.html").exists():
+                if killed:
+                    break
+                shutil.rmtree(out)  # it ended before it could be killed: that is no trial
             process = run.start(out)
             time.sleep(generator.uniform(0.0, longest))
-            if process.poll() is None:
-                strike(process, kind, generator)
-                killed += 1
+            while process.poll() is None:
+                if strike(process, kind, generator):
+                    killed += 1
+                    break
+                time.sleep(generator.uniform(0.0, 0.2 * longest))  # there is no worker yet
             longest *= 0.8
-        if not killed:  # it was faster than the run left alone
-            shutil.rmtree(out)
-            return trial(number)
         problem = run.finish(out)
         shutil.rmtree(out)
         return f"{name}, {kind} killed: {problem}" if problem else ""

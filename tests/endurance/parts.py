@@ -60,7 +60,13 @@ PARTS = (
     Part("worker-disk", 7, "a file operation of a worker fails", 180, disk.worker),
     Part("reads", 7, "a read of a run that is resumed fails", 160, reads.bench),
     Part("full-disk", 7, "a file system in memory that is full", 50, disk.full),
-    Part("races", 8, "two commands for one run directory", 100, contests.races),
+    Part(
+        "races",
+        8,
+        "two commands for one run directory, the loser ends within 1 s",
+        100,
+        contests.races,
+    ),
     Part(
         *("bad-input", 9, "wrong configurations, data and networks", 1),
         command=_tests("tests/integration/test_bad_*.py"),

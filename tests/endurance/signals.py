@@ -1,7 +1,8 @@
 """SIGINT and SIGTERM at random times, to runs on every executor.
 
 A command that gets a signal ends within five seconds with exit status 130, leaves no process
-behind, and ends with the same bits when it is resumed.
+behind, and ends with the same bits when it is resumed. A run that had ended when the signal came is
+no trial: another one is made.
 """
 
 import os
@@ -35,7 +36,7 @@ def send(process: warm.Process, log: Path, out: Path, generator: random.Random) 
     code = process.wait()
     seconds, said = time.monotonic() - begin, log.read_text().splitlines()
     if code == 0 and (out / "report.html").exists():
-        return ""  # it was done before the signal came
+        return sites.ENDED  # it was done before the signal came
     if code != 130:
         return f"{chosen.name} ended it with {code}: {said[-3:]}"
     if "Traceback" in " ".join(said):
@@ -47,12 +48,17 @@ def send(process: warm.Process, log: Path, out: Path, generator: random.Random) 
 
 def interrupt(run: kills.Alone, out: Path, generator: random.Random) -> str:
     """Interrupt a run at a random time, and resume it; what is wrong."""
-    process, log = run.start(out), out.with_name(f"{out.name}.log")
-    while process.poll() is None and not log.exists():  # the command has not begun
-        time.sleep(0.001)
-    time.sleep(generator.uniform(0.02, 0.9 * run.duration))
+    said, log = sites.ENDED, out.with_name(f"{out.name}.log")
     try:
-        return send(process, log, out, generator) or run.finish(out)
+        while said == sites.ENDED:
+            shutil.rmtree(out, ignore_errors=True)
+            log.unlink(missing_ok=True)
+            process = run.start(out)
+            while process.poll() is None and not log.exists():  # the command has not begun
+                time.sleep(0.001)
+            time.sleep(generator.uniform(0.02, 0.9 * run.duration))
+            said = send(process, log, out, generator)
+        return said or run.finish(out)
     finally:
         shutil.rmtree(out, ignore_errors=True)
 

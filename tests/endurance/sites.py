@@ -22,7 +22,8 @@ from site_processes import kill, wait_for_rounds
 
 ROUNDS = 10
 VICTIMS = ("server", "berlin")
-# ends a process, given its log and the run; what is wrong with its end
+ENDED = "the run had ended"  # before anything could be done to it
+# ends a process, given its log and the run; what is wrong with its end, or `ENDED`
 Strike = Callable[[warm.Process, Path, Path, random.Random], str]
 
 
@@ -43,28 +44,40 @@ def prepare(folder: Path) -> Path:
 
 def disturb(folder: Path, root: Path, number: int, strike: Strike) -> str:
     """End the server or a client in the middle of a run, start it again; what is wrong."""
-    generator, victim, out = random.Random(number), VICTIMS[number % len(VICTIMS)], folder / "run"
-    try:
-        with warm_sites.sites(folder, root) as sites:
-            server = sites.serve(out, settings(root))
-            for name in fleet.NAMES:
-                sites.join(name)
-            wait_for_rounds(out, generator.randint(0, ROUNDS - 3), server)
-            time.sleep(generator.uniform(0.0, 0.1))
-            process = server if victim == "server" else sites.clients[victim]
-            problem = strike(process, sites.log(victim), out, generator)
-            sites.restart(victim, out)
-            sites.finish()
-        same = fleet.digests(out) == fleet.digests(root.parent / "alone")
-        problem = problem or ("" if same else "the bits differ")
-        return f"{victim}: {problem}" if problem else ""
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    generator, problem = random.Random(number), ENDED
+    victim = VICTIMS[number % len(VICTIMS)]
+    while problem == ENDED:
+        try:
+            problem = _disturb_once(folder, root, victim, strike, generator)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return f"{victim}: {problem}" if problem else ""
+
+
+def _disturb_once(
+    folder: Path, root: Path, victim: str, strike: Strike, generator: random.Random
+) -> str:
+    out = folder / "run"
+    with warm_sites.sites(folder, root) as sites:
+        server = sites.serve(out, settings(root))
+        for name in fleet.NAMES:
+            sites.join(name)
+        wait_for_rounds(out, generator.randint(0, ROUNDS - 3), server)
+        time.sleep(generator.uniform(0.0, 0.1))
+        process = server if victim == "server" else sites.clients[victim]
+        problem = strike(process, sites.log(victim), out, generator)
+        if problem == ENDED:
+            return ENDED
+        sites.restart(victim, out)
+        sites.finish()
+    same = fleet.digests(out) == fleet.digests(root.parent / "alone")
+    return problem or ("" if same else "the bits differ")
 
 
 def _kill(process: warm.Process, *_: object) -> str:
+    ended = process.poll() is not None
     kill(process)
-    return ""
+    return ENDED if ended else ""
 
 
 @contextmanager

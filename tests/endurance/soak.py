@@ -70,15 +70,13 @@ def disturb(folder: Path, name: str, tables: dict[str, Any], pause: float, seed:
             assert process.wait() == 0, (folder / f"{name}.log").read_text()[-1000:]
             return killed
         kind = generator.choice(("main", "both", "worker", "fork-server"))
-        kills.strike(process, kind, generator, wait=kind in ("main", "both"))
-        killed += 1
-        if kind not in ("main", "both"):  # it goes on, until the next turn at the latest
+        killed += kills.strike(process, kind, generator, wait=kind in ("main", "both"))
+        if process.poll() is None:  # it goes on, until the next turn at the latest
             deadline = time.monotonic() + pause
             while process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.01)
             if process.poll() is None:
-                kills.strike(process, "main", generator)
-                killed += 1
+                killed += kills.strike(process, "main", generator)
 
 
 def main() -> None:
