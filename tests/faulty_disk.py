@@ -10,12 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from coterie.core import files
-from coterie.core.bundle import ClientState, Payload
-from coterie.kit import ClientContext, Method, stock
-from toy_methods import TwoModels
 
 OPERATIONS = (
     "open_to_write",
@@ -84,7 +81,7 @@ class Fault:
     name: str = ""  # of the operation that failed first
     path: str = ""  # what it was to change
     needed: int = 0  # bytes that it was to write on a disk that is full
-    log: str = ""  # a file that is told of the fault, for another process
+    log: str = ""  # a file for another process: the name of the operation, and the bytes needed
 
     def __call__(self, name: str, number: int, operation: Operation) -> Operation:
         again = self.name and self.kind != "broken" and name in GROWING
@@ -110,7 +107,7 @@ class Fault:
         if name == "write" and self.kind != "broken":
             self.needed = memoryview(arguments[1]).nbytes
         if self.log:
-            Path(self.log).write_text(str(self.needed))
+            Path(self.log).write_text(f"{name} {self.needed}")
 
 
 def _find_path(changed: Any) -> str:
@@ -118,35 +115,6 @@ def _find_path(changed: Any) -> str:
     if isinstance(changed, int):
         return str(Path(f"/proc/self/fd/{changed}").readlink())
     return str(getattr(changed, "name", "") if hasattr(changed, "fileno") else changed)
-
-
-_obeyed: list[str] = []  # orders that this process follows
-
-
-@final
-@dataclass(frozen=True)
-class OnFaultyDisk(Method):
-    """Two models as `TwoModels`; the process of its clients gets a fault that a file orders."""
-
-    orders: str = ""  # a file with the number of an operation and a kind of fault, if it exists
-
-    objectives = None
-    init = stock.start_from_net
-    broadcast = stock.send_model
-    server_update = stock.average
-    model = stock.global_model
-
-    def client_update(
-        self, ctx: ClientContext, down: Payload, state: ClientState | None
-    ) -> tuple[Payload, ClientState | None]:
-        if Path(self.orders).exists() and self.orders not in _obeyed:
-            _obeyed.append(self.orders)
-            victim, kind = Path(self.orders).read_text().split()
-            wrap_operations(Fault(int(victim), kind, log=f"{self.orders}.fault"))
-        return TwoModels().client_update(ctx, down, state)
-
-    def personal(self, ctx: ClientContext, down: Payload, state: ClientState | None) -> Any:
-        return TwoModels().personal(ctx, down, state)
 
 
 def in_child(work: Callable[[], None]) -> int:

@@ -2,6 +2,8 @@
 
 After a fault: exit code 5, one line with path, reason and the bytes that a full disk had no room
 for, no temporary file, a checkpoint that loads, and `--resume` to the bits of a run on a good disk.
+All operations of two runs are tried: of one whose clients keep states, and of one whose server
+keeps big arrays.
 """
 
 import ctypes
@@ -11,6 +13,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +26,7 @@ from bench import Trial
 import toy
 from coterie.core.errors import CoterieError
 from coterie.engine.checkpoints import CheckpointStore
+from disk_orders import COUNT, find_report
 from faulty_disk import FAULTS, REMOVING, Fault, in_child, wrap_operations, wrapped
 
 SMALL: dict[str, Any] = {
@@ -31,6 +35,10 @@ SMALL: dict[str, Any] = {
     "net": {"norm": "bn", "bn_buffers": "local"},
     "partition": {"clients": 2},
 }
+SUBJECTS = ("toy_methods:TwoModels", "toy_methods:Staged")
+# how many trials a part has, at least one for each operation (and fault) of the two runs
+KILLS, FAULTY, FAULTY_WORKER = 500, 1500, 300
+SETTLED = 4.0  # seconds
 ENDED = "the run is done"  # before the operation that was to fail
 Remains = tuple[list[dict[str, Any]], dict[str, bytes]]
 
@@ -40,11 +48,11 @@ def remains(out: Path) -> Remains:
     return toy.trace(out), toy.outputs(out)
 
 
-def settings(orders: Path, workers: int = 0) -> dict[str, Any]:
+def settings(orders: Path, workers: int = 0, method: str = SUBJECTS[0]) -> dict[str, Any]:
     """The tables of a run whose clients follow orders, in a worker or in this process."""
-    method = {"name": "faulty_disk:OnFaultyDisk", "orders": str(orders)}
+    objective = {"name": "disk_orders:Obeying", "orders": str(orders)}
     executor = {"kind": "processes", "workers": workers} if workers else {"kind": "serial"}
-    return {**SMALL, "method": method, "executor": executor}
+    return {**SMALL, "method": {"name": method}, "objective": objective, "executor": executor}
 
 
 def judge(out: Path, error: CoterieError | None, harmless: bool, needed: int = 0) -> str:
@@ -73,9 +81,12 @@ def judge(out: Path, error: CoterieError | None, harmless: bool, needed: int = 0
     return ""
 
 
-def fail_in_main(data: Path, out: Path, victim: int, kind: str, expected: Remains) -> str:
+def fail_in_main(
+    data: Path, out: Path, victim: int, kind: str, expected: Remains, method: str = SUBJECTS[0]
+) -> str:
     """Let an operation of the main process fail; what is wrong then, or `ENDED`."""
-    fault, error, tables = Fault(victim, kind), None, settings(out.with_suffix(".orders"))
+    fault, error = Fault(victim, kind), None
+    tables = settings(out.with_suffix(".orders"), method=method)
     try:
         with wrapped(fault):
             toy.run(data, out, **tables)
@@ -89,22 +100,24 @@ def fail_in_main(data: Path, out: Path, victim: int, kind: str, expected: Remain
     return problem or resume(data, out, tables, expected)
 
 
-def fail_in_worker(data: Path, out: Path, victim: int, kind: str, expected: Remains) -> str:
+def fail_in_worker(
+    data: Path, out: Path, victim: int, kind: str, expected: Remains, method: str = SUBJECTS[0]
+) -> str:
     """Let an operation of a worker fail; what is wrong then, or `ENDED`."""
     orders, error = out.with_suffix(".orders"), None
+    tables, report = settings(orders, workers=1, method=method), find_report(orders)
     orders.write_text(f"{victim} {kind}")
-    tables = settings(orders, workers=1)
     try:
         toy.run(data, out, **tables)
     except CoterieError as raised:
         error = raised
     orders.unlink()
-    log = Path(f"{orders}.fault")
-    needed = int(log.read_text()) if log.exists() else 0
-    log.unlink(missing_ok=True)
-    if error is None:
-        return ENDED if remains(out)[0] == expected[0] else "nobody noticed"
-    return judge(out, error, harmless=False, needed=needed) or resume(data, out, tables, expected)
+    if not report.exists():
+        return ENDED if error is None else f"without a fault: {error}"
+    failed, needed = report.read_text().split()
+    report.unlink()
+    harmless = failed in REMOVING
+    return judge(out, error, harmless, int(needed)) or resume(data, out, tables, expected)
 
 
 def resume(data: Path, out: Path, tables: dict[str, Any], expected: Remains) -> str:
@@ -120,7 +133,7 @@ def resume(data: Path, out: Path, tables: dict[str, Any], expected: Remains) -> 
     return f"other files after --resume: {different}" if different else ""
 
 
-def _count(data: Path, folder: Path) -> int:
+def count_in_main(data: Path, folder: Path, method: str) -> int:
     """Count the operations of a run in which all happens in one process."""
     seen = 0
 
@@ -130,35 +143,69 @@ def _count(data: Path, folder: Path) -> int:
         return operation
 
     with wrapped(count):
-        toy.run(data, folder / "counted", **settings(folder / "counted.orders"))
+        toy.run(data, folder / "counted", **settings(folder / "counted.orders", method=method))
+    shutil.rmtree(folder / "counted")
     return seen
 
 
-def _every_operation(folder: Path, fail: Any) -> Iterator[Trial]:
-    data = toy.write_data(folder / "toy.npz")
-    toy.run(data, folder / "whole", **settings(folder / "whole.orders"))
-    expected, total = remains(folder / "whole"), _count(data, folder)
+def count_in_worker(data: Path, folder: Path, method: str) -> int:
+    """Count the operations of the worker of a run, from its first batch on."""
+    orders = folder / "counted.orders"
+    orders.write_text(COUNT)
+    toy.run(data, folder / "counted", **settings(orders, workers=1, method=method))
+    shutil.rmtree(folder / "counted")
+    orders.unlink()
+    return int(find_report(orders).read_text())
+
+
+class Operations:
+    """All file operations of both runs, and what is left of runs on a good disk."""
+
+    def __init__(self, folder: Path, count: Any, trials: int) -> None:
+        self.data, self.expected = toy.write_data(folder / "toy.npz"), dict[str, Remains]()
+        self._all: list[tuple[str, int]] = []  # of which run, and the number in it
+        for method in SUBJECTS:
+            whole = folder / method.partition(":")[2]
+            toy.run(self.data, whole, **settings(whole.with_suffix(".orders"), method=method))
+            self.expected[method] = remains(whole)
+        # the data cache notes the hashes of files that have not changed for a while; from then on
+        # a run has the same operations each time
+        time.sleep(SETTLED)
+        toy.run(self.data, folder / "settled", **settings(folder / "settled.orders"))
+        for method in SUBJECTS:
+            total = count(self.data, folder, method)
+            self._all += [(method, victim) for victim in range(total)]
+        assert len(self._all) <= trials, f"{len(self._all)} operations, and {trials} trials of them"
+
+    def choose(self, number: int) -> tuple[str, int]:
+        """The operation of a trial."""
+        return self._all[number % len(self._all)]
+
+
+def _fail_each(folder: Path, fail: Any, count: Any, trials: int) -> Iterator[Trial]:
+    operations = Operations(folder, count, trials // len(FAULTS))
 
     def trial(number: int) -> str:
-        victim, kind = number // len(FAULTS) % total, FAULTS[number % len(FAULTS)]
-        out = folder / f"run-{number}"
-        said = str(fail(data, out, victim, kind, expected))
+        turn, fault = divmod(number, len(FAULTS))
+        (method, victim), out = operations.choose(turn), folder / f"run-{number}"
+        expected, kind = operations.expected[method], FAULTS[fault]
+        said = fail(operations.data, out, victim, kind, expected, method)
         shutil.rmtree(out)
-        return "" if said in ("", ENDED) else f"operation {victim}, {kind}: {said}"
+        return f"{method}, operation {victim}, {kind}: {said}" if said else ""
 
     yield trial
 
 
 @contextmanager
 def main_process(folder: Path) -> Iterator[Trial]:
-    """Every operation of a run in one process, with every fault."""
-    yield from _every_operation(folder, fail_in_main)
+    """Every operation of the runs in one process, with every fault."""
+    yield from _fail_each(folder, fail_in_main, count_in_main, FAULTY)
 
 
 @contextmanager
 def worker(folder: Path) -> Iterator[Trial]:
-    """Every operation of the worker of a run, with every fault."""
-    yield from _every_operation(folder, fail_in_worker)
+    """Every operation of the worker of the runs, with every fault."""
+    yield from _fail_each(folder, fail_in_worker, count_in_worker, FAULTY_WORKER)
 
 
 @contextmanager
@@ -201,13 +248,12 @@ def full(folder: Path) -> Iterator[Trial]:
 
 @contextmanager
 def killed(folder: Path) -> Iterator[Trial]:
-    """SIGKILL before one operation after the other, of a run in one process."""
-    data = toy.write_data(folder / "toy.npz")
-    toy.run(data, folder / "whole", **settings(folder / "orders"))
-    expected, total = remains(folder / "whole"), _count(data, folder)
+    """SIGKILL before one operation after the other, of the runs in one process."""
+    operations = Operations(folder, count_in_main, KILLS)
 
     def trial(number: int) -> str:
-        victim, out = number % total, folder / f"run-{number}"
+        (method, victim), out = operations.choose(number), folder / f"run-{number}"
+        tables = settings(folder / "orders", method=method)
 
         def die(name: str, seen: int, operation: Any) -> Any:
             if seen == victim:
@@ -216,13 +262,13 @@ def killed(folder: Path) -> Iterator[Trial]:
 
         def work() -> None:
             wrap_operations(die)
-            toy.run(data, out, **settings(folder / "orders"))
+            toy.run(operations.data, out, **tables)
 
         status = in_child(work)
         if status != -signal.SIGKILL:
-            return f"operation {victim}: it ended with {status}"
-        said = resume(data, out, settings(folder / "orders"), expected)
+            return f"{method}, operation {victim}: it ended with {status}"
+        said = resume(operations.data, out, tables, operations.expected[method])
         shutil.rmtree(out)
-        return f"operation {victim}: {said}" if said else ""
+        return f"{method}, operation {victim}: {said}" if said else ""
 
     yield trial

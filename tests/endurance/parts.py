@@ -25,7 +25,9 @@ def _tests(*patterns: str) -> tuple[str, ...]:
 
 PARTS = (
     Part("kills", 1, "SIGKILL at random times, seven stateful methods, resumed", 200, kills.bench),
-    Part("operations", 1, "SIGKILL before each file operation of a run", 180, disk.killed),
+    Part(
+        "operations", 1, "SIGKILL before each file operation of two runs", disk.KILLS, disk.killed
+    ),
     Part(
         *("nodes", 1, "a node of Ray killed at a random time", 20),
         command=_script("cluster.py", "--kills", "{n}", "--seed", "{first}"),
@@ -56,8 +58,20 @@ PARTS = (
         command=_script("damage.py", "--trials", "{n}", "--seed", "{first}"),
         step=100,
     ),
-    Part("disk", 7, "a file operation of the main process fails", 540, disk.main_process),
-    Part("worker-disk", 7, "a file operation of a worker fails", 180, disk.worker),
+    Part(
+        "disk",
+        7,
+        "each file operation of two runs fails, in three ways",
+        disk.FAULTY,
+        disk.main_process,
+    ),
+    Part(
+        "worker-disk",
+        7,
+        "each file operation of a worker fails, in three ways",
+        disk.FAULTY_WORKER,
+        disk.worker,
+    ),
     Part("reads", 7, "a read of a run that is resumed fails", 160, reads.bench),
     Part("full-disk", 7, "a file system in memory that is full", 50, disk.full),
     Part(

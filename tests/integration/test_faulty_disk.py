@@ -32,32 +32,64 @@ NOBODY = 65534
 
 
 @pytest.fixture(scope="module")
-def expected(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> disk.Remains:
-    folder = tmp_path_factory.mktemp("good disk")
-    toy.run(toy_data, folder / "run", **disk.settings(folder / "orders"))
-    return disk.remains(folder / "run")
+def whole(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, disk.Remains]:
+    """What runs on a good disk leave, by method."""
+    folder, found = tmp_path_factory.mktemp("good disk"), {}
+    for number, method in enumerate(disk.SUBJECTS):
+        toy.run(toy_data, folder / str(number), **disk.settings(folder / "orders", method=method))
+        found[method] = disk.remains(folder / str(number))
+    return found
 
 
+@pytest.fixture
+def expected(whole: dict[str, disk.Remains]) -> disk.Remains:
+    return whole[disk.SUBJECTS[0]]
+
+
+@pytest.mark.parametrize(
+    ("method", "step"), [(disk.SUBJECTS[0], 11), pytest.param(disk.SUBJECTS[1], 29, id="arrays")]
+)
 def test_an_operation_that_fails_loses_nothing(
-    toy_data: Path, tmp_path: Path, expected: disk.Remains
+    method: str, step: int, toy_data: Path, tmp_path: Path, whole: dict[str, disk.Remains]
 ) -> None:
     said, victim = "", 0
     while said != disk.ENDED:
-        kind = FAULTS[victim % len(FAULTS)]
-        said = disk.fail_in_main(toy_data, tmp_path / str(victim), victim, kind, expected)
+        kind, out = FAULTS[victim % len(FAULTS)], tmp_path / str(victim)
+        said = disk.fail_in_main(toy_data, out, victim, kind, whole[method], method)
         assert said in ("", disk.ENDED), f"operation {victim}, {kind}: {said}"
-        shutil.rmtree(tmp_path / str(victim))
-        victim += 11
+        shutil.rmtree(out)
+        victim += step
     assert victim > 100
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("victim", "kind"), [(1, "full"), (4, "broken"), (11, "short")])
+@pytest.mark.parametrize(
+    ("victim", "kind", "method"),
+    [
+        (1, "full", disk.SUBJECTS[0]),
+        (4, "broken", disk.SUBJECTS[0]),
+        (11, "short", disk.SUBJECTS[0]),
+        (50, "short", disk.SUBJECTS[1]),  # an array that a client writes
+    ],
+)
 def test_an_operation_that_fails_in_a_worker_loses_nothing(
-    victim: int, kind: str, toy_data: Path, tmp_path: Path, expected: disk.Remains
+    victim: int,
+    kind: str,
+    method: str,
+    toy_data: Path,
+    tmp_path: Path,
+    whole: dict[str, disk.Remains],
 ) -> None:
     out = tmp_path / "run"
-    assert disk.fail_in_worker(toy_data, out, victim, kind, expected) == ""
+    assert disk.fail_in_worker(toy_data, out, victim, kind, whole[method], method) == ""
+
+
+def test_an_exhaustive_part_needs_a_trial_for_each_operation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "SETTLED", 0.0)
+    with pytest.raises(AssertionError, match="6 operations, and 5 trials of them"):
+        disk.Operations(tmp_path, lambda *_: 3, 5)
 
 
 def test_pieces_of_workers_that_were_ended_are_removed(toy_data: Path, tmp_path: Path) -> None:
