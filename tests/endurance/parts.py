@@ -11,15 +11,14 @@ import rounds
 import signals
 import sites
 import survivors
-from bench import ROOT, Part
+from bench import Part
 
 
 def _script(name: str, *options: str) -> tuple[str, ...]:
     return (f"tests/endurance/{name}", *options)
 
 
-def _tests(*patterns: str) -> tuple[str, ...]:
-    files = [str(file.relative_to(ROOT)) for one in patterns for file in sorted(ROOT.glob(one))]
+def _tests(*files: str) -> tuple[str, ...]:
     return ("-m", "pytest", "-p", "no:cacheprovider", *files)
 
 
@@ -82,8 +81,9 @@ PARTS = (
         contests.races,
     ),
     Part(
-        *("bad-input", 9, "wrong configurations, data and networks", 1),
-        command=_tests("tests/integration/test_bad_*.py"),
+        *("bad-input", 9, "wrong configurations and data, in 3 s of processor time", 90),
+        command=_tests("tests/integration/test_bad_input.py", "tests/integration/test_bad_data.py"),
+        step=90,
     ),
     Part("signals", 10, "SIGINT or SIGTERM, on two executors", 100, signals.local),
     Part("ray-signals", 10, "SIGINT or SIGTERM, on two nodes of Ray", 50, signals.cluster),
@@ -93,8 +93,9 @@ PARTS = (
         executors.bench,
     ),
     Part(
-        *("mismatches", 12, "peers with other versions, settings or schemas", 1),
-        command=_tests("tests/unit/deploy/test_handshake.py", "tests/unit/deploy/test_refusals.py"),
+        *("mismatches", 12, "wrong peers at a deployed run, in versions, settings, schema", 20),
+        command=_script("mismatches.py", "--peers", "{n}"),
+        step=20,
     ),
     Part(
         "intruders",

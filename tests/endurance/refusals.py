@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import httpx
 
 TESTS = Path(__file__).parent.parent
-sys.path[0:1] = [str(TESTS), str(TESTS / "unit" / "deploy")]
+sys.path[:0] = [str(TESTS), str(TESTS / "unit" / "deploy")]
 
 import fleet  # noqa: E402
 

@@ -9,15 +9,20 @@ import fleet
 import warm
 
 import site_processes
+from coterie.cli.main import main
 
 
 class Sites(site_processes.Sites):
     """A server and clients that start at once: this process has imported everything already."""
 
     def deploy(self, who: str, words: Sequence[str], before: str = "") -> warm.Process:
-        """Start `coterie deploy` with its output in a file; nothing can run before it."""
-        assert not before
-        process = warm.start(["deploy", *words], self.log(who))
+        """Start `coterie deploy` with its output in a file; `before`: Python that runs first."""
+
+        def work() -> object:
+            exec(before, {})
+            return main(["deploy", *words])
+
+        process = warm.spawn(work, self.log(who))
         self._all.append(process)
         return process
 
@@ -37,9 +42,9 @@ class Sites(site_processes.Sites):
 
 
 @contextlib.contextmanager
-def sites(folder: Path, data: Path) -> Iterator[Sites]:
+def sites(folder: Path, data: Path, names: Sequence[str] = fleet.NAMES) -> Iterator[Sites]:
     """Certificates, keys and processes, all of which end with the `with` block."""
-    found = Sites(folder, data, fleet.NAMES)
+    found = Sites(folder, data, names)
     try:
         yield found
     finally:
