@@ -146,8 +146,12 @@ def try_all(
         sites.join(name)
     peers = list_peers(sites, folder)[:count]
     for peer in peers:
+        assert server.poll() is None, sites.log("server").read_text()[-1000:]
         said = refusals.judge(sites, peer, refusals.send(sites, peer, folder))
-        wait_for_rounds(out, len(reasons(out)) + 1, server)  # the server sees that it is gone
+        try:  # the server sees that it is gone
+            wait_for_rounds(out, len(reasons(out)) + 1, server)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {sites.log('server').read_text()[-1000:]}") from error
         noted = any(peer.reason in reason for reason in reasons(out)[-PER_PEER:])
         told = "noted" if noted else "NOT NOTED"
         print(f"  by the server, until round {len(reasons(out))}: {told}", flush=True)

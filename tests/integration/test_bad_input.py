@@ -1,8 +1,14 @@
-"""Bad configurations and bad data: one clear line, exit 2 or 3, no traceback, nothing written."""
+"""Bad configurations and bad data: one clear line, exit 2 or 3, no traceback, nothing written.
+
+It comes within three seconds, plus the import of torch. Processor time is counted, of commands and
+of what they start: a wall clock would tell how busy the machine is.
+"""
 
 import os
+import resource
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +20,7 @@ from coterie.cli.main import main
 from coterie.experiment.config import resolve
 
 Refused = Callable[..., str]
+SECONDS = 3.0  # of processor time, until a command has refused
 
 OVERRIDES: dict[str, tuple[str, ...]] = {
     # tables and keys, with the nearest spelling
@@ -192,6 +199,12 @@ COMMANDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
 }
 
 
+def processor_time() -> float:
+    """Seconds that this process and its children that have ended have computed."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
 @pytest.fixture
 def refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -203,10 +216,12 @@ def refused(
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def call(*arguments: str, code: int = 2, words: tuple[str, ...] = ()) -> str:
+        begin = processor_time()
         with pytest.raises(SystemExit) as ended:
             main(list(arguments))
-        said = capsys.readouterr()
+        spent, said = processor_time() - begin, capsys.readouterr()
         assert ended.value.code == code, said.err
+        assert spent < SECONDS, f"refused after {spent:.1f} s of processor time"
         assert said.out == ""
         assert said.err.startswith("coterie: ")
         assert said.err.count("\n") == 1 and said.err.endswith("\n")
@@ -328,3 +343,19 @@ def test_an_accuracy_without_a_classifier(
     )
     monkeypatch.syspath_prepend(tmp_path)
     refused("run", config, "objective.name=headless:Headless", words=("evaluate.with",))
+
+
+@pytest.mark.slow
+def test_a_command_of_its_own_refuses_within_three_seconds_and_the_import_of_torch(
+    config: str, tmp_path: Path
+) -> None:
+    def spend(*words: str) -> tuple[int, float]:
+        begin = processor_time()
+        ended = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True)
+        return ended.returncode, processor_time() - begin
+
+    _, importing = spend("-c", "import torch")
+    for override, expected in (("rnu.seed=3", 2), ("data.root=nowhere.npz", 3)):
+        code, spent = spend("-m", "coterie", "run", config, override)
+        assert code == expected
+        assert spent < importing + SECONDS
