@@ -1,6 +1,7 @@
 """All at once for a long time: kills, deaths of workers, drop-outs and hostile clients.
 
     python tests/endurance/soak.py --minutes 60
+    python tests/endurance/soak.py --rounds 12 --clients 20
 
 As many rounds as fit, over 500 clients with states, a fifth of them in a round. Some tasks raise,
 exit, or send NaN, huge entries or wrong shapes, and some clients drop out: so it is in two runs. In
@@ -32,12 +33,12 @@ CLIENTS = 500
 TRIAL_ROUNDS = 6  # to see how long a round takes
 
 
-def settings(data: Path, rounds: int, deaths: str = "") -> dict[str, Any]:
+def settings(data: Path, clients: int, rounds: int, deaths: str = "") -> dict[str, Any]:
     """The tables of a run."""
     return {
         "run": {"rounds": rounds, "seed": 2},
         "data": {"name": "arrays", "root": str(data)},
-        "partition": {"kind": "iid", "clients": CLIENTS},
+        "partition": {"kind": "iid", "clients": clients},
         "net": {"backbone": "logistic"},
         "method": {"name": "rude_methods:Wild", "folder": deaths},
         "cohort": {"fraction": 0.2, "drop_before": 0.1, "drop_after": 0.05},
@@ -63,7 +64,8 @@ def disturb(folder: Path, name: str, tables: dict[str, Any], pause: float, seed:
     generator, killed = random.Random(seed), 0
     while True:
         process = warm.start(words, folder / f"{name}.log")
-        deadline = time.monotonic() + pause * generator.uniform(0.5, 1.5)
+        # the first of them before the middle of the shortest run, so that one is killed at all
+        deadline = time.monotonic() + pause * generator.uniform(0.5, 1.5 if killed else 1.0)
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         if process.poll() is not None:
@@ -80,27 +82,30 @@ def disturb(folder: Path, name: str, tables: dict[str, Any], pause: float, seed:
 
 
 def main() -> None:
-    """Soak, report; exit status 1 if the two runs differ."""
+    """Soak, report; exit status 1 if the two runs differ, or nobody was killed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--rounds", type=int, default=0, help="so many, whatever time they take")
+    parser.add_argument("--clients", type=int, default=CLIENTS)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    rounds, clients = options.rounds, options.clients
     with bench.workplace() as folder:
-        data = toy.write_data(folder / "many.npz", train=CLIENTS * 8, test=300)
-        run(folder, "imports", settings(data, 1))
+        data = toy.write_data(folder / "many.npz", train=clients * 8, test=300)
+        run(folder, "imports", settings(data, clients, 1))
         warm.import_all(folder / "imports.log")
-        _, start = run(folder, "start", settings(data, 1))
-        _, few = run(folder, "few", settings(data, TRIAL_ROUNDS))
+        _, start = run(folder, "start", settings(data, clients, 1))
+        _, few = run(folder, "few", settings(data, clients, TRIAL_ROUNDS))
         seconds = max(0.01, (few - start) / (TRIAL_ROUNDS - 1))
-        pause = start + 12 * seconds
-        rounds = int(max(12.0, 60.0 * options.minutes - 3 * few) / (3.0 * seconds))
+        pause = start + min(12.0, rounds / 2 or 12.0) * seconds
+        rounds = rounds or int(max(12.0, 60.0 * options.minutes - 3 * few) / (3.0 * seconds))
         print(f"{rounds} rounds of {seconds:.2f} s, a kill every {pause:.1f} s", flush=True)
-        whole, took = run(folder, "whole", settings(data, rounds))
+        whole, took = run(folder, "whole", settings(data, clients, rounds))
         print(f"left alone: {took / 60.0:.1f} minutes", flush=True)
         deaths = folder / "deaths"
         deaths.mkdir()
         begin = time.monotonic()
-        tables = settings(data, rounds, str(deaths))
+        tables = settings(data, clients, rounds, str(deaths))
         killed = disturb(folder, "disturbed", tables, pause, options.seed)
         died = len(os.listdir(deaths))  # noqa: PTH208
         print(f"disturbed: {(time.monotonic() - begin) / 60.0:.1f} minutes", flush=True)
@@ -110,7 +115,7 @@ def main() -> None:
         rejected, lost = (sum(len(line[key]) for line in lines) for key in ("rejected", "lost"))
     print(f"{killed} kills, {died} workers died, {rejected} tasks rejected, {lost} clients lost")
     print(f"{int(equal)} of 1 equal after {len(found)} rounds")
-    sys.exit(not equal)
+    sys.exit(not (equal and killed))
 
 
 if __name__ == "__main__":
