@@ -23,7 +23,7 @@ def _tests(*files: str) -> tuple[str, ...]:
 
 
 PARTS = (
-    Part("kills", 1, "SIGKILL at random times, seven stateful methods, resumed", 200, kills.bench),
+    Part("kills", 1, "a process killed at a random time, seven stateful methods", 200, kills.bench),
     Part(
         "operations", 1, "SIGKILL before each file operation of two runs", disk.KILLS, disk.killed
     ),
@@ -85,7 +85,7 @@ PARTS = (
         command=_tests("tests/integration/test_bad_input.py", "tests/integration/test_bad_data.py"),
         step=90,
     ),
-    Part("signals", 10, "SIGINT or SIGTERM, on two executors", 100, signals.local),
+    Part("signals", 10, "SIGINT or SIGTERM amid a run, on two executors", 100, signals.local),
     Part("ray-signals", 10, "SIGINT or SIGTERM, on two nodes of Ray", 50, signals.cluster),
     Part("site-signals", 10, "SIGINT or SIGTERM to a server or client", 50, signals.deployed),
     Part(
