@@ -70,7 +70,7 @@ def settings(root: Path, rounds: int) -> dict[str, Any]:
 
 def list_peers(sites: warm_sites.Sites, folder: Path) -> list[Intruder]:
     """All wrong peers; the first is in the federation before the first round."""
-    peers = [
+    peers: list[tuple[str, str, tuple[str, ...], str]] = [
         ("another shape", "networks have the schema", (), WIDER),
         ("another name", "networks have the schema", (), RENAMED),
         ("another dtype", "networks have the schema", (), DOUBLE),

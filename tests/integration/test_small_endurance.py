@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ import kills  # noqa: E402
 import warm  # noqa: E402
 
 NEW_NAME_SPACE = 0x00020000  # CLONE_NEWNS: nobody else sees what is mounted
-SERIAL = {"method": {"name": "toy_methods:TwoModels"}, "run": {"rounds": 10}}
+SERIAL: dict[str, Any] = {"method": {"name": "toy_methods:TwoModels"}, "run": {"rounds": 10}}
 
 
 @pytest.mark.slow
