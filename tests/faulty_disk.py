@@ -1,6 +1,6 @@
 """Counts the operations of `coterie.core.files` that change files, and lets one of them fail.
 
-Workers import this file as `faulty_disk`, for its method.
+Workers import this file too, through `disk_orders`.
 """
 
 import errno
