@@ -4,6 +4,7 @@ No torch here, so that a wrong table or key, or a wrong value of a plain table, 
 """
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -51,6 +52,10 @@ SPELLING = {"evaluators": "with"}
 _OF_METHOD = ("method", "objective", "server")  # tables that a comparison takes from a method
 _REFERENCE = "fedavg"
 _LARGEST, _DEEPEST = 1_000_000, 20  # bytes and levels of a configuration
+# A key or table with more parts, at the start of a line: parsing takes their number squared. What
+# was matched is not given back (`*+`): else a long row of spaces would take as long.
+_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+"""
+_DOTTED = re.compile(rf"^[ \t]*+\[{{0,2}}+[ \t]*+(?:{_PART}){{{_DEEPEST}}}", re.MULTILINE)
 _SHORT = {"rounds": "run", "seed": "run", "device": "run"}
 
 
@@ -284,6 +289,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 def _parse_toml(text: str) -> dict[str, Any]:
     """Parse TOML; what is nested deeper than any configuration is a `ValueError`."""
     too_deep = f"it is nested more than {_DEEPEST} levels deep"
+    if _DOTTED.search(text):
+        raise ValueError(too_deep)
     try:
         parsed = tomllib.loads(text)
     except RecursionError:
