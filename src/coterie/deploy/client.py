@@ -29,7 +29,7 @@ from coterie.experiment.prepare import Experiment, assemble, check_machine
 
 POLL = 0.2
 _RUN = re.compile("[0-9a-f]{16}")
-_LAST_WORDS, _HURRY = 3.0, 0.5  # seconds for the answers that are not sent yet
+_LAST_WORDS, _HURRY = 15.0, 0.5  # seconds for the answers that are not sent yet
 Say = Callable[[str], None]
 
 

@@ -7,14 +7,14 @@ the order of the tasks, and only so far ahead of the one that is yielded next th
 Every wait has a deadline. A client that does not answer within `executor.timeout` is late. One that
 gives no sign of life for `grace` seconds is lost, until it is connected again. One that comes back
 earlier, and does not know its task any more, gets it again: a task that is repeated reads the same
-state and gives the same bits.
+state and gives the same bits. One that refuses is out until it has another connection.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coterie.core import codec
 from coterie.core.task import METHOD, ClientId, ClientInfo, Failure, Reply, Task
@@ -43,12 +43,20 @@ class _Asked:
     pinged: float
     id: str = ""  # of the request that is out; empty: none is
     schema: str = ""  # of the networks, if the client was asked to join
+    connection: str = ""  # that the client had when it was last asked
     pings: set[str] = field(default_factory=set)
     reply: Reply | None = None
 
     def fail(self, kind: Any, reason: str) -> None:
         """End it without a result."""
         self.reply = Reply(self.task.client, error=Failure(kind, reason))
+
+
+class _Refused(NamedTuple):
+    """A client that refused to take part, or gave a wrong answer."""
+
+    connection: str  # over which it did
+    reason: str
 
 
 class RemoteSites:
@@ -71,8 +79,8 @@ class RemoteSites:
         self._run, self._states, self._folder = run, dict(states), folder
         self._timeout, self._grace, self._poll = timeout, grace, poll
         self._pause = min(_LONGEST_PAUSE, grace / _PINGS)
-        self._refused: dict[str, str] = {}  # clients that are out until they come anew, and why
-        self._gone: set[str] = set()  # those of them that have been disconnected since
+        self._connections: Mapping[str, str] = {}  # of clients, when that was last looked at
+        self._refused: dict[str, _Refused] = {}  # clients that are out until they reconnect
         self._vanished: set[str] = set()  # clients for which nobody waits while they are away
         self._told: set[str] = set()  # strangers that know that they take no part
 
@@ -133,7 +141,7 @@ class RemoteSites:
             one = _Asked(task, names[task.client], head, body, deadline, now, now)
             asked.append(one)
             if one.name in self._refused:
-                one.fail("lost", self._refused[one.name])
+                one.fail("lost", self._refused[one.name].reason)
             elif one.name in self._vanished:
                 one.fail("lost", "it is not connected")
         self._turn_away(connected - set(names.values()))
@@ -143,12 +151,12 @@ class RemoteSites:
 
     def _list_connected(self) -> set[str]:
         """List who is connected; those that were away and are back get tasks again."""
-        connected = {name for name, there in self._link.peers().items() if there}
+        self._connections = self._link.connections()
+        connected = set(self._connections)
         self._vanished -= connected
-        self._gone |= self._refused.keys() - connected
-        for name in self._gone & connected:
-            self._gone.discard(name)
-            del self._refused[name]
+        for name in self._refused.keys() & connected:
+            if self._connections[name] != self._refused[name].connection:
+                del self._refused[name]
         return connected
 
     def _turn_away(self, strangers: set[str]) -> None:
@@ -190,13 +198,14 @@ class RemoteSites:
             one.schema = str(head["schema"])
             head["state"] = self._states.get(one.task.client)
             head["last"] = one.task.round.index - (one.task.op == "update")
+            one.connection = self._connections.get(one.name, "")
             (one.id,) = self._send([Message(one.name, "join", head)])
         elif answer.kind == "joined" and answer.head.get("schema") == one.schema:
             self._send_tasks([one])
         else:
             reason = str(answer.head.get("reason", f"it answered {answer.kind!r:.40}"))[:2000]
-            self._refused[one.name] = f"refused: {reason}"
-            one.fail("lost", self._refused[one.name])
+            self._refused[one.name] = _Refused(one.connection, f"refused: {reason}")
+            one.fail("lost", self._refused[one.name].reason)
 
     def _take_pong(self, one: _Asked, answer: Message) -> bool:
         """Note a sign of life; return whether the client has to get its task again."""
@@ -229,7 +238,7 @@ class RemoteSites:
     def _send_tasks(self, asked: Sequence[_Asked]) -> None:
         tasks = [Message(one.name, "task", self._stamp(**one.head), one.body) for one in asked]
         for one, id in zip(asked, self._send(tasks), strict=True):
-            one.id = id
+            one.id, one.connection = id, self._connections.get(one.name, "")
 
     def _send(self, requests: Sequence[Message]) -> list[str]:
         return self._link.send(requests) if requests else []

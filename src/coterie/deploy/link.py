@@ -36,6 +36,9 @@ class ServerLink(Protocol):
     def peers(self) -> Mapping[str, bool]:
         """Tell of every registered client whether it is connected now."""
 
+    def connections(self) -> Mapping[str, str]:
+        """Identify the connection of every client that has one; one that reconnects has another."""
+
     def send(self, messages: Sequence[Message]) -> list[str]:
         """Send requests in one call and return their ids; a body they share is sent once."""
 
@@ -70,6 +73,7 @@ class MemoryLink:
         self._numbers = itertools.count()
         self._requests: dict[str, deque[Message]] = {name: deque() for name in names}
         self._connected: dict[str, bool] = dict.fromkeys(names, False)
+        self._connections: dict[str, str] = {}  # the newest of each client
         self._answers: dict[str, Message] = {}
         self._taken: dict[str, Message] = {}  # requests that a client has and has not answered
         self._arrived = threading.Event()
@@ -78,6 +82,11 @@ class MemoryLink:
         """Tell of every client whether it is connected now."""
         with self._lock:
             return dict(self._connected)
+
+    def connections(self) -> Mapping[str, str]:
+        """Identify the connection of every client that has one."""
+        with self._lock:
+            return {name: id for name, id in self._connections.items() if self._connected[name]}
 
     def send(self, messages: Sequence[Message]) -> list[str]:
         """Queue requests for their clients; one to a client that is not connected fails."""
@@ -113,6 +122,7 @@ class MemoryLink:
         with self._lock:
             self._drop(name)
             self._connected[name] = True
+            self._connections[name] = str(next(self._numbers))
         return MemoryClientLink(self, name)
 
     def disconnect(self, name: str) -> None:

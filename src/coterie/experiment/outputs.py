@@ -31,6 +31,7 @@ from coterie.nets.norm import batch_norm_buffers
 from coterie.report.page import is_whole, write_report
 
 MODEL, BEST, PERSONAL, REPORT = "model.safetensors", "best.safetensors", "personal", "report.html"
+_AWAY = ("lost", "late")  # how the tasks of a site fail that is not there
 _OF_MACHINE = (
     "kernel",
     "precision",
@@ -143,7 +144,8 @@ def write_outputs(experiment: Experiment, folder: Path, loop: Loop, standing: St
             _embed(experiment, folder, weights, count)
     personal: dict[str, WeightsFile] = {}
     if leaves_personal(experiment):
-        loop.write_personal(standing)
+        # a site that has left stays without its own model; the run is finished all the same
+        loop.write_personal(standing, spare=_AWAY if experiment.remote else ())
         personal = {} if experiment.remote else _list_personal(experiment, folder)
     described = describe_model(experiment, weights)
     replace(described, weights=SavedWeights(last, best, personal)).write(folder)

@@ -47,3 +47,14 @@ def test_a_server_that_waits_is_woken_by_an_answer_or_a_failure() -> None:
     assert link.receive([request.id])
     threading.Timer(0.01, client.close).start()
     link.wait(hour)
+
+
+def test_a_client_that_reconnects_has_another_connection() -> None:
+    link = MemoryLink(["a", "b"])
+    link.connect("a")
+    first = link.connections()
+    link.connect("a")
+    second = link.connections()
+    link.disconnect("a")
+    assert [set(first), set(second), set(link.connections())] == [{"a"}, {"a"}, set()]
+    assert first["a"] != second["a"]

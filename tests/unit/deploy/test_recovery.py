@@ -13,7 +13,7 @@ import resuming
 import toy
 from coterie.core.errors import CheckpointError, ConfigError, DataError
 from coterie.deploy.link import MemoryClientLink, Message
-from coterie.engine.record import Event, RoundEvent
+from coterie.engine.record import Event, NoteEvent, RoundEvent
 
 STATEFUL = {"run": {"rounds": 3, "seed": 5}, "method": {"name": "scaffold"}}
 
@@ -32,14 +32,17 @@ def whole(sites: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[s
 
 
 class Lost:
-    """A recorder of who was lost or rejected, by round."""
+    """A recorder of who was lost or rejected, by round, and of who has no model in the end."""
 
     def __init__(self) -> None:
         self.rounds: list[dict[str, str]] = []
+        self.notes: list[str] = []
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, RoundEvent):
             self.rounds.append({**event.lost, **event.rejected})
+        elif isinstance(event, NoteEvent) and "personal model" in event.text:
+            self.notes.append(event.text)
 
 
 @pytest.mark.parametrize("sent", [False, True], ids=["before", "after"])
@@ -125,6 +128,22 @@ def test_a_client_without_the_state_that_the_run_relies_on_is_refused(
     clients.run(tmp_path / "run", tables, start=False, recorders=[lost])
     assert "the run relies on a state of this client" in lost.rounds[-1]["1"]
     assert lost.rounds[0] == {}
+
+
+def test_a_site_that_has_left_stays_without_its_own_model_and_the_run_ends(
+    sites: Path, tmp_path: Path
+) -> None:
+    clients, lost = Fleet(sites, tmp_path), Lost()
+    clients.revived_in["berlin"] = tmp_path / "new-disk"
+    clients.start("amiens")
+    clients.start("berlin", link=FragileLink(clients.link.connect("berlin"), 3))
+    clients.start("cadiz")
+    tables = fleet.tables(sites, run=STATEFUL["run"], method={"name": "solo"})
+    result = clients.run(tmp_path / "run", tables, start=False, recorders=[lost])
+    clients.join()
+    assert "the run relies on a state of this client" in lost.rounds[-1]["1"]
+    assert lost.notes == [f"client 1 has no personal model: {lost.rounds[-1]['1'][6:]}"]
+    assert (result.folder / "report.html").exists()
 
 
 class Wrapped:

@@ -324,6 +324,16 @@ def test_a_client_without_a_personal_model_is_named(tmp_path: Path) -> None:
         loop.write_personal(standing)
 
 
+def test_clients_that_are_spared_stay_without_a_personal_model(tmp_path: Path) -> None:
+    loop = make_loop(tmp_path, Canned())
+    standing = loop.run(loop.start())
+    loop.player.executor.answer = by_client({2: fail("lost", "gone")})  # type: ignore[attr-defined]
+    loop.write_personal(standing, spare=("lost",))
+    loop.player.executor.answer = by_client({2: fail("failed", "a bug")})  # type: ignore[attr-defined]
+    with pytest.raises(RunFailed, match="a bug"):
+        loop.write_personal(standing, spare=("lost",))
+
+
 def test_a_personal_model_that_the_disk_refused_is_the_disk_s_fault(tmp_path: Path) -> None:
     loop = make_loop(tmp_path, Canned())
     standing = loop.run(loop.start())

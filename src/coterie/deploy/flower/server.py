@@ -142,15 +142,20 @@ class FlowerServerLink:
 
     def peers(self) -> Mapping[str, bool]:
         """Tell of every registered client whether it is connected now, in the order of names."""
+        connections = self.connections()
+        return {name: name in connections for name in sorted(self._names.values())}
+
+    def connections(self) -> Mapping[str, str]:
+        """Identify the connection of every client that has one, by when it was made."""
         self._read_registry_again()
         nodes = self._nodes()
         if self._keys is None:
             self._ask_names(nodes)
-        connected: dict[str, bool] = {}
-        for id, name in self._names.items():
-            online = id in nodes and nodes[id].status == NodeStatus.ONLINE
-            connected[name] = online or connected.get(name, False)
-        return dict(sorted(connected.items()))
+        return {
+            name: f"{id} since {nodes[id].last_activated_at}"
+            for id, name in self._names.items()
+            if id in nodes and nodes[id].status == NodeStatus.ONLINE
+        }
 
     def send(self, messages: Sequence[Message]) -> list[str]:
         """Send requests in one transaction; one to a client that is not connected fails."""
