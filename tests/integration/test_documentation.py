@@ -150,7 +150,10 @@ def test_every_key_is_documented_with_its_default() -> None:
     for table, values in resolve({}).tables.items():
         only = chosen.get(table)
         if table == "net":  # what it comes to depends on the machine
-            values = {**values, "kernel": NetSettings().kernel}
+            values = {
+                **values,
+                **{key: getattr(NetSettings(), key) for key in ("kernel", "precision")},
+            }
         expected[f"[{table}]"] = {only: values[only]} if only else values
     for table, folder in (("partition", "data/partitions"), ("objective", "objectives")):
         for kind in registry.names(folder):

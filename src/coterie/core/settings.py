@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from coterie.core.task import Round
 
 KernelKind = Literal["auto", "native", "torch"]
+PrecisionInUse = Literal["fp32", "bf16"]
+PrecisionKind = Literal["auto", PrecisionInUse]
 NormKind = Literal["bn", "gn", "pn", "none"]
 Peers = Literal["views", "images"]  # who is normalised together by PN in training
 GROUPS = 16  # of channels, in GN and PN
@@ -73,7 +75,7 @@ class NetSettings:
     options: dict[str, Any] = field(default_factory=dict)  # arguments of your own backbone
     weights: str = ""  # a file of pretrained weights to start from; empty: random ones
     weights_sha256: str = ""  # of that file; a file with another one is refused
-    precision: Literal["fp32", "bf16"] = "fp32"  # of forward passes; weights are always float32
+    precision: PrecisionKind = "auto"  # of forward passes; weights are always float32
     kernel: KernelKind = "auto"  # "native": in C; "auto": those on a CPU, if they were built
 
     def __post_init__(self) -> None:

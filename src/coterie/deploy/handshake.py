@@ -68,7 +68,8 @@ def list_versions() -> dict[str, str]:
 def make_common(config: Config) -> Config:
     """Leave out of a configuration what each site has of its own; refuse what only simulations do.
 
-    Both ends make it before they compare hashes.
+    Both ends make it before they compare hashes. A precision that was chosen for one machine is
+    float32 for all, which every site has.
     """
     for key, default in _FOR_SIMULATIONS.items():
         if (value := getattr(config.data, key)) != default:
@@ -91,7 +92,9 @@ def make_common(config: Config) -> Config:
             "statistics of their own: leave it out"
         )
     grouped = use_groups(config).update("data", **_OF_SITE).update("run", device="cpu")
-    return grouped.update("net", weights="", weights_sha256="")  # they come with the first task
+    precision = "fp32" if config.precision_chosen else config.net.precision
+    # weights come with the first task
+    return grouped.update("net", weights="", weights_sha256="", precision=precision)
 
 
 def list_learned(

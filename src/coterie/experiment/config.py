@@ -37,6 +37,7 @@ from coterie.kit.evaluator import Evaluator
 from coterie.kit.method import FederatedEvaluator, Method
 from coterie.kit.objective import Objective
 from coterie.native.library import kernel_in_use, note_fallback
+from coterie.nets.precision import choose_precision
 from coterie.nets.weights import pin
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # keys that TOML takes without quotes
@@ -76,6 +77,7 @@ class Config:
     objects: Mapping[str, Any] = field(default_factory=dict)  # parts that only this process has
     by_group: Mapping[str, Any] | None = None
     """Keys of `by-group`, which divides data with groups; None: `[partition]` is meant for them."""
+    precision_chosen: bool = False  # whether `net.precision` was chosen for this machine
     notes: tuple[str, ...] = ()  # what the user should know of how it was resolved
 
     def with_part(self, table: str, part: Any, values: Mapping[str, Any]) -> "Config":
@@ -184,9 +186,10 @@ def resolve_request(asked: Request) -> Config:
     fallback = note_fallback(pinned.kernel, devices)
     changes: Tables = {
         "executor": {"kind": _choose_executor(objects, asked, built["executor"].kind)},
-        # a run resumes only under the same kernel
+        # a run resumes only under the same kernel, and in the same precision
         "net": {
             "kernel": kernel_in_use(pinned.kernel, devices),
+            "precision": choose_precision(pinned, devices),
             "weights_sha256": pinned.weights_sha256,
         },
     }
@@ -200,6 +203,7 @@ def resolve_request(asked: Request) -> Config:
         evaluators=evaluators.made,
         objects=objects,
         by_group=_read_by_group(asked),
+        precision_chosen=pinned.precision == "auto",
         notes=tuple(note for note in (fallback, fallen_back) if note),
     )
     _check_together(config)

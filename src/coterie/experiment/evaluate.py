@@ -36,6 +36,7 @@ from coterie.kit.method import Method
 from coterie.kit.networks import Nets
 from coterie.kit.stages import Replies, Stage, State, plan_rounds
 from coterie.nets.heads import Network
+from coterie.nets.precision import find_bf16_problem
 
 _CHANGEABLE = ("evaluate", "executor", "data.root", "data.test", "run.device")
 _OF_TRAINING = ("targets", "stop_at_target", "patience")  # keys of `[evaluate]`
@@ -140,6 +141,8 @@ def _configure(folder: Path, changes: Tables) -> Config:
         tables["data"]["augment"] = "auto"  # evaluation does not augment
     if tables.get("net", {}).get("kernel") == "native":
         tables["net"]["kernel"] = "auto"  # torch if there are none on this machine
+    if tables.get("net", {}).get("precision") == "bf16" and find_bf16_problem("cpu"):
+        tables["net"]["precision"] = "fp32"
     return resolve(tables, changes, folder.name)
 
 

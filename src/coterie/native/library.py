@@ -127,21 +127,26 @@ def kernel_in_use(kernel: KernelKind, devices: tuple[str, ...]) -> Literal["nati
         raise ConfigError(f"{source} has no kernels here: {reason}; a new run can have 'torch'")
     if kernel != "auto":
         return kernel
-    usable = _elsewhere(devices) is None and not isinstance(kernels, Missing)
+    usable = find_accelerator(devices) is None and not isinstance(kernels, Missing)
     return "native" if usable and asked != "torch" else "torch"
 
 
 def note_fallback(kernel: KernelKind, devices: tuple[str, ...]) -> str:
     """Say that a run has torch although kernels were built, and why; else nothing."""
     kernels, (source, asked) = library(), _asked(kernel)
-    if asked != "auto" or _elsewhere(devices) or isinstance(kernels, Library) or not kernels.unfit:
+    if (
+        asked != "auto"
+        or find_accelerator(devices)
+        or isinstance(kernels, Library)
+        or not kernels.unfit
+    ):
         return ""
     return f"{source} is torch here, which is slower, as the kernels do not fit: {kernels.reason}"
 
 
 def in_words(devices: tuple[str, ...]) -> str:
     """What `net.kernel = "auto"` means here, and why."""
-    kernels, off = library(), _elsewhere(devices)
+    kernels, off = library(), find_accelerator(devices)
     if kernel_in_use("auto", devices) == "native":
         return f"native, {loaded().variant}"
     source, asked = _asked("auto")
@@ -162,7 +167,7 @@ def _asked(kernel: KernelKind) -> tuple[str, str]:
     return f"{CHOICE} = {named!r}", named
 
 
-def _elsewhere(devices: tuple[str, ...]) -> str | None:
+def find_accelerator(devices: tuple[str, ...]) -> str | None:
     """The first device that is no CPU; "auto" is a GPU where there is one."""
     auto = "cuda" if "auto" in devices and torch.cuda.is_available() else "cpu"
     named = (auto if device == "auto" else device for device in devices)

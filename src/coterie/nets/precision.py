@@ -6,6 +6,7 @@ does what a network hands out.
 """
 
 import functools
+import os
 import signal
 import subprocess
 import sys
@@ -17,7 +18,11 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import ConfigError
+from coterie.core.settings import NetSettings, PrecisionInUse
+from coterie.native.library import find_accelerator
 
+ISA = "ONEDNN_MAX_CPU_ISA"  # by which a user keeps torch from instructions of the processor
+_FASTER = ("resnet8", "resnet18", "resnet50")  # the other backbones have faster float32 kernels
 _BF16: ContextVar[bool] = ContextVar("bf16", default=False)
 _IMAGES = 4  # axes of a batch of them
 _DEADLINE = 180.0  # seconds for the trial, most of which is the import of torch
@@ -47,6 +52,19 @@ def bf16(on: bool) -> Iterator[None]:
         yield
     finally:
         _BF16.reset(before)
+
+
+def choose_precision(net: NetSettings, devices: tuple[str, ...]) -> PrecisionInUse:
+    """Choose what `net.precision = "auto"` means here: bfloat16 where it was measured to be faster.
+
+    Those are residual networks on CPUs that have instructions for it; benchmarks/speed has the
+    times, and benchmarks/papers/precision what became of the accuracy.
+    """
+    if net.precision != "auto":
+        return net.precision
+    if net.backbone not in _FASTER or ISA in os.environ or find_accelerator(devices):
+        return "fp32"
+    return "fp32" if find_bf16_problem("cpu") else "bf16"
 
 
 def casting(x: Tensor) -> AbstractContextManager[object]:
@@ -85,7 +103,7 @@ def find_bf16_problem(device: str) -> str:
     if problem := try_bf16():
         return (
             f"this processor announces bfloat16, but a trial of it {problem}; use net.precision = "
-            "'fp32', or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before the start"
+            f"'fp32', or set {ISA}=AVX512_CORE_BF16 before the start"
         )
     return ""
 

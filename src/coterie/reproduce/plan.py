@@ -19,6 +19,7 @@ from coterie.experiment.tables import Tables, by_table, data_name, shipped, tabl
 from coterie.report.page import marks_end
 from coterie.reproduce.recipe import Column, Grid, Recipe, Row, Scale, Target, get_at_scale
 
+_FLOAT32 = {"net": {"precision": "fp32"}}  # so that runs of several machines can be compared
 HELD = 0.1  # the share of the training samples that is set aside to choose the point of a grid
 _SHORT = 12
 
@@ -153,7 +154,7 @@ def make_study(
     columns = [c for c in wanted if gpu or not (get_at_scale(c, "gpu", scale) or settings.gpu)]
     left_out = [f"{c.name} is left out: it needs a GPU" for c in wanted if c not in columns]
     columns = [replace(column, target=_find_target(settings, column, scale)) for column in columns]
-    common = by_table(settings.set)
+    common = _merge(_FLOAT32, by_table(settings.set))
     if root:
         common = _merge(common, {"data": {"root": root}})
     held_out = (settings.choose or recipe.choose) == "holdout"
@@ -340,7 +341,7 @@ def _find_changes(study: Study, cell: Cell) -> dict[str, Any]:
     config = study.config(cell, cell.points[0], 0)
     named = f"{config.data.name}/{cell.row.config}"
     source = named if named in shipped() else cell.points[0].setting
-    base = configuration.load(source, _permissions(config, source)).tables
+    base = configuration.load(source, _merge(_FLOAT32, _permissions(config, source))).tables
     grid = _find_grid(cell.row, cell.column, study.scale, study.grids)
     return {
         f"{table}.{key}": value

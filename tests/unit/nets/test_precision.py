@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,11 +15,15 @@ import toy
 from coterie.core import seeds
 from coterie.core.errors import ConfigError
 from coterie.core.settings import NetSettings
+from coterie.deploy.handshake import make_common
+from coterie.experiment.config import resolve
 from coterie.native.switch import kernels
 from coterie.nets import precision
 from coterie.nets.build import make_backbone
 from coterie.nets.heads import Network, mlp_head
 from coterie.nets.precision import bf16
+from coterie.reproduce.plan import describe_changes, make_study
+from coterie.reproduce.recipe import load
 
 
 def make_net() -> Network:
@@ -127,3 +132,65 @@ def test_a_run_in_bfloat16_is_refused_or_ends(toy_data: Path, tmp_path: Path) ->
         assert not (tmp_path / "run").exists()
     else:
         assert toy.run(toy_data, tmp_path / "run", net=net).history
+
+
+def choose(backbone: str = "resnet8", device: str = "cpu", **net: Any) -> str:
+    return precision.choose_precision(NetSettings(backbone, **net), (device,))
+
+
+def test_residual_networks_are_bfloat16_where_the_processor_has_it(
+    monkeypatch: pytest.MonkeyPatch, trial: Callable[[int | Exception], list[str]]
+) -> None:
+    monkeypatch.delenv(precision.ISA, raising=False)
+    trial(0)
+    assert choose() == choose("resnet18") == "bf16"
+    assert choose("simple-cnn") == choose("mlp") == choose("mynet:Net") == "fp32"
+    assert choose(device="cuda") == "fp32"
+    assert choose(precision="fp32") == "fp32" and choose("mlp", precision="bf16") == "bf16"
+    monkeypatch.setenv(precision.ISA, "AVX512_CORE_BF16")  # without tiles it may be slower
+    assert choose() == "fp32"
+
+
+def test_residual_networks_are_float32_where_bfloat16_is_refused(
+    monkeypatch: pytest.MonkeyPatch, trial: Callable[[int | Exception], list[str]]
+) -> None:
+    trial(-signal.SIGILL)
+    assert choose() == "fp32"
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: False)
+    assert choose() == "fp32"
+
+
+@pytest.fixture
+def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this processor one that has bfloat16, as far as configurations are concerned."""
+    monkeypatch.delenv(precision.ISA, raising=False)
+    monkeypatch.setattr(precision, "find_bf16_problem", lambda _device: "")
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_a_configuration_says_what_was_chosen() -> None:
+    for stated, chosen in ({}, True), ({"precision": "bf16"}, False):
+        config = resolve({"net": {"backbone": "resnet8", **stated}})
+        assert config.net.precision == config.tables["net"]["precision"] == "bf16"
+        assert config.precision_chosen is chosen
+    again = resolve(config.tables)  # as a resumed run reads it
+    assert again.net.precision == "bf16" and again.hash() == config.hash()
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_sites_are_float32_unless_bfloat16_is_stated() -> None:
+    tables = {"net": {"backbone": "resnet8"}}
+    common = make_common(resolve(tables))
+    assert common.net.precision == "fp32"
+    assert common.hash() == make_common(resolve(common.tables)).hash()
+    tables["net"]["precision"] = "bf16"
+    assert make_common(resolve(tables)).net.precision == "bf16"
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_recipes_are_float32_on_every_machine() -> None:
+    study = make_study(load("ssfl-objectives"), "laptop")
+    config = study.config(study.cells[0], study.cells[0].points[0], 0)
+    assert config.net.backbone == "resnet8" and config.net.precision == "fp32"
+    assert not any("precision" in line for line in describe_changes(study))
