@@ -26,9 +26,9 @@ from coterie.kit.networks import Nets
 from coterie.kit.objective import Objective
 from coterie.kit.stages import Stage, plan_rounds, resolve
 from coterie.native.library import loaded
-from coterie.native.switch import kernels
+from coterie.native.switch import bf16, kernels
 from coterie.nets.heads import Network
-from coterie.nets.precision import bf16, check_bf16
+from coterie.nets.precision import check_bf16
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
     y = (x - mean) / sqrt(variance + eps) * gamma + beta [+ shortcut], cut at zero if `relu`
 
-Activations have their channels innermost in memory, as `winograd.py` leaves them.
+Activations have their channels innermost in memory, as `winograd.py` leaves them. They may be
+bfloat16: it is computed with in single precision, in which scale, shift and their gradients are.
 """
 
 from typing import Any, TypeGuard
@@ -12,13 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.native.layers import is_unhooked
-from coterie.native.library import loaded
+from coterie.native.library import Value, loaded
 from coterie.native.winograd import PANEL, differentiate, lay_out
 
 
 def takes_norm(norm: nn.Module, x: Tensor) -> TypeGuard[nn.BatchNorm2d]:
     """Return whether the kernel does this; with fixed statistics only where no graph is kept."""
     if type(norm) is not nn.BatchNorm2d or not is_unhooked(norm) or x.shape[1] % PANEL:
+        return False
+    if x.dtype not in (norm.weight.dtype, torch.bfloat16):
         return False
     known = norm.affine and norm.running_mean is not None and norm.momentum is not None
     if norm.training:
@@ -37,7 +40,7 @@ def normalise(
         return _compute(x, norm.weight, norm.bias, shortcut, norm.running_mean, inverse, relu)
     rows = _count_rows(x)
     mean, squares = torch.empty((2, x.shape[1]), dtype=torch.float64)
-    loaded().call("moments", x.dtype, x, mean, squares, rows, x.shape[1])
+    _call("moments", x.dtype, x, mean, squares, rows, x.shape[1])
     assert norm.num_batches_tracked is not None and norm.momentum is not None
     with torch.no_grad():
         norm.num_batches_tracked.add_(1)
@@ -70,8 +73,16 @@ def _compute(
     shift = bias.detach() - mean * scale
     y = torch.empty_like(x, memory_format=torch.channels_last)
     size = (_count_rows(x), x.shape[1], int(relu))
-    loaded().call("normalise", x.dtype, x, scale.to(x.dtype), shift.to(x.dtype), shortcut, y, *size)
+    factors = (scale.to(weight.dtype), shift.to(weight.dtype))
+    _call("normalise", x.dtype, x, *factors, shortcut, y, *size)
     return y
+
+
+def _call(name: str, dtype: torch.dtype, *values: Value) -> None:
+    """Call the kernel for activations of a type."""
+    if dtype is torch.bfloat16:
+        name, dtype = f"{name}_bf16", torch.float32
+    loaded().call(name, dtype, *values)
 
 
 class _Normalise(torch.autograd.Function):
@@ -104,8 +115,8 @@ class _Normalise(torch.autograd.Function):
         if shortcut is not None and ctx.needs_input_grad[3]:
             masked = torch.empty_like(x, memory_format=torch.channels_last)
         sums = torch.empty((2, channels), dtype=torch.float64)
-        given = (gradient, y, x, mean.to(x.dtype), masked, sums, rows, channels)
-        loaded().call("normalise_sums", x.dtype, *given)
+        given = (gradient, y, x, mean.to(weight.dtype), masked, sums, rows, channels)
+        _call("normalise_sums", x.dtype, *given)
         of_bias, of_weight = sums[0], sums[1] * inverse
         of_x = None
         if ctx.needs_input_grad[0]:
@@ -114,9 +125,9 @@ class _Normalise(torch.autograd.Function):
             slopes = torch.stack([scale, slope, -scale * of_bias / rows - slope * mean])
             of_x = torch.empty_like(x, memory_format=torch.channels_last)
             from_y = (gradient, y) if masked is None else (masked, None)
-            given = (*from_y, x, slopes.to(x.dtype), of_x, rows, channels)
-            loaded().call("normalise_gradient", x.dtype, *given)
-        of_parameters = (of_weight.to(x.dtype), of_bias.to(x.dtype))
+            given = (*from_y, x, slopes.to(weight.dtype), of_x, rows, channels)
+            _call("normalise_gradient", x.dtype, *given)
+        of_parameters = (of_weight.to(weight.dtype), of_bias.to(weight.dtype))
         return of_x, *of_parameters, masked, None, None, None, None
 
 

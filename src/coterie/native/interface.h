@@ -112,11 +112,19 @@ struct descent {
           const REAL *slopes, REAL *dx, ptrdiff_t rows, ptrdiff_t channels)                        \
     ENTRY(turn, const REAL *from, REAL *to, ptrdiff_t count, ptrdiff_t lanes, ptrdiff_t places)
 
-/* In single precision alone. */
+/* In single precision alone. Arrays of uint16_t are numbers in bfloat16. */
 #define SINGLE_KERNELS(ENTRY)                                                                      \
     ENTRY(gather, const uint8_t *images, const int64_t *chosen, const int64_t *starts,             \
           const uint8_t *mirrored, const float *mean, const float *std, float *out,                \
           const struct images *shape)                                                              \
+    ENTRY(moments_bf16, const uint16_t *x, double *mean, double *squares, ptrdiff_t rows,          \
+          ptrdiff_t channels)                                                                      \
+    ENTRY(normalise_bf16, const uint16_t *x, const float *scale, const float *shift,               \
+          const uint16_t *shortcut, uint16_t *y, ptrdiff_t rows, ptrdiff_t channels, int relu)     \
+    ENTRY(normalise_sums_bf16, const uint16_t *gradient, const uint16_t *y, const uint16_t *x,     \
+          const float *mean, uint16_t *kept, double *sums, ptrdiff_t rows, ptrdiff_t channels)     \
+    ENTRY(normalise_gradient_bf16, const uint16_t *gradient, const uint16_t *y, const uint16_t *x, \
+          const float *slopes, uint16_t *dx, ptrdiff_t rows, ptrdiff_t channels)                   \
     ENTRY(sgd, float *weights, float *velocities, const float *const *gradients,                   \
           const int64_t *sizes, const struct descent *step)
 

@@ -1,105 +1,30 @@
-/* Batch normalisation with what follows it, over rows of channels: (sample, row, column) is a row.
- *
- *     y = (x - mean) * inverse * gamma + beta [+ shortcut], and the larger of that and zero if `relu`
- *
- * and its gradients. With g = dy where y > 0 (dy itself without `relu`), n rows, and sums over them:
- *
- *     dgamma = inverse sum g (x - mean),      dbeta = sum g,      dshortcut = g
- *     dx = gamma inverse (g - dbeta / n - (x - mean) inverse dgamma / n)
- *
- * Needs what vectors.h needs; channels are a multiple of sixteen.
+/* The kernels of normalise_rows.h for rows of REAL, and in single precision for rows of bfloat16, which are
+ * half as much to read and write. Needs what vectors.h needs.
  */
 #pragma once
-#include "vectors.h"
+#include "bfloat16.h"
 #include <string.h>
 
 #define NEAR_ROWS 64 /* rows whose sums are added up before they are merged with those before */
 
-/* The mean of each channel, and the sum of squared distances to it: those of NEAR_ROWS rows, merged one
- * after the other (Chan, Golub and LeVeque 1979), so that large means cost no digits. */
-int NAME(moments)(const REAL *x, double *mean, double *squares, ptrdiff_t rows, ptrdiff_t channels)
-{
-    memset(mean, 0, channels * sizeof *mean);
-    memset(squares, 0, channels * sizeof *squares);
-    for (ptrdiff_t first = 0; first < rows; first += NEAR_ROWS) {
-        const ptrdiff_t count = rows - first < NEAR_ROWS ? rows - first : NEAR_ROWS;
-        const REAL *near = x + first * channels;
-        for (ptrdiff_t c = 0; c < channels; c += WIDTH) {
-            VECTOR sum = {0}, square = {0};
-            for (ptrdiff_t r = 0; r < count; r++)
-                sum += LOAD(near + r * channels + c);
-            const VECTOR middle = sum / SPLAT((REAL)count);
-            for (ptrdiff_t r = 0; r < count; r++) {
-                const VECTOR apart = LOAD(near + r * channels + c) - middle;
-                square += apart * apart;
-            }
-            for (int l = 0; l < WIDTH; l++) {
-                const double apart = middle[l] - mean[c + l];
-                const double share = (double)count / (double)(first + count);
-                mean[c + l] += apart * share;
-                squares[c + l] += square[l] + apart * apart * share * (double)first;
-            }
-        }
-    }
-    return OK;
-}
+#define STORED REAL
+#define FETCH(place) LOAD(place)
+#define PUT(place, value) STORE(place, value)
+#define OF(name) NAME(name)
+#include "normalise_rows.h"
+#undef STORED
+#undef FETCH
+#undef PUT
+#undef OF
 
-/* y = x * scale + shift [+ shortcut], cut at zero if `relu`. */
-int NAME(normalise)(const REAL *x, const REAL *scale, const REAL *shift, const REAL *shortcut, REAL *y,
-                    ptrdiff_t rows, ptrdiff_t channels, int relu)
-{
-    for (ptrdiff_t r = 0; r < rows; r++)
-        for (ptrdiff_t c = 0; c < channels; c += WIDTH) {
-            const ptrdiff_t at = r * channels + c;
-            VECTOR value = LOAD(x + at) * LOAD(scale + c) + LOAD(shift + c);
-            if (shortcut)
-                value += LOAD(shortcut + at);
-            STORE(y + at, relu ? POSITIVE(value) : value);
-        }
-    return OK;
-}
-
-/* sum g and sum g (x - mean), and g itself where `kept` is given; y is given where it was cut. */
-int NAME(normalise_sums)(const REAL *gradient, const REAL *y, const REAL *x, const REAL *mean, REAL *kept,
-                         double *sums, ptrdiff_t rows, ptrdiff_t channels)
-{
-    memset(sums, 0, 2 * channels * sizeof *sums);
-    for (ptrdiff_t first = 0; first < rows; first += NEAR_ROWS) {
-        const ptrdiff_t last = rows - first < NEAR_ROWS ? rows : first + NEAR_ROWS;
-        for (ptrdiff_t c = 0; c < channels; c += WIDTH) {
-            const VECTOR middle = LOAD(mean + c);
-            VECTOR sum = {0}, along = {0};
-            for (ptrdiff_t r = first; r < last; r++) {
-                const ptrdiff_t at = r * channels + c;
-                VECTOR g = LOAD(gradient + at);
-                if (y)
-                    g = SELECT(LOAD(y + at) > (VECTOR){0}, g, (VECTOR){0});
-                if (kept)
-                    STORE(kept + at, g);
-                sum += g;
-                along += g * (LOAD(x + at) - middle);
-            }
-            for (int l = 0; l < WIDTH; l++) {
-                sums[c + l] += sum[l];
-                sums[channels + c + l] += along[l];
-            }
-        }
-    }
-    return OK;
-}
-
-/* dx = slopes[0] g + slopes[1] x + slopes[2], three rows of channels. */
-int NAME(normalise_gradient)(const REAL *gradient, const REAL *y, const REAL *x, const REAL *slopes, REAL *dx,
-                             ptrdiff_t rows, ptrdiff_t channels)
-{
-    for (ptrdiff_t r = 0; r < rows; r++)
-        for (ptrdiff_t c = 0; c < channels; c += WIDTH) {
-            const ptrdiff_t at = r * channels + c;
-            VECTOR g = LOAD(gradient + at);
-            if (y)
-                g = SELECT(LOAD(y + at) > (VECTOR){0}, g, (VECTOR){0});
-            STORE(dx + at, g * LOAD(slopes + c) + LOAD(x + at) * LOAD(slopes + channels + c) +
-                               LOAD(slopes + 2 * channels + c));
-        }
-    return OK;
-}
+#if PRECISION == 32
+#define STORED uint16_t
+#define FETCH(place) NAME(load_halves)(place)
+#define PUT(place, value) NAME(store_halves)(place, value)
+#define OF(name) NAME(name##_bf16)
+#include "normalise_rows.h"
+#undef STORED
+#undef FETCH
+#undef PUT
+#undef OF
+#endif

@@ -2,9 +2,11 @@
 
 Where kernels are on, a normalisation is one pass with the ReLU and the sum with a shortcut that
 follow it, and convolutions with 3 x 3 weights and stride 1 are ours. All other layers are torch's,
-with the channels innermost in memory, which on CPUs is the faster layout for them too.
+with the channels innermost in memory, which on CPUs is the faster layout for them too. In bfloat16
+all convolutions are torch's, and normalisations ours.
 """
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,8 +15,16 @@ from coterie.native.layers import hooked_everywhere, is_unhooked, takes
 
 
 def is_on(x: Tensor) -> bool:
-    """Return whether kernels are on and take a batch."""
-    return switch.kernels_on() and takes(x) and not hooked_everywhere()
+    """Return whether kernels are on and take a batch, in its own precision or in bfloat16."""
+    if not switch.kernels_on() or hooked_everywhere():
+        return False
+    return takes(x) or (switch.converts_to_bfloat16() and _can_be_bfloat16(x))
+
+
+def _can_be_bfloat16(x: Tensor) -> bool:
+    """Return whether a batch is bfloat16, or will be by the first convolution."""
+    images = switch.are_plain(x) and x.ndim == 4 and len(x) > 0
+    return images and x.dtype in (torch.float32, torch.bfloat16)
 
 
 def forward_chain(modules: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
@@ -46,7 +56,8 @@ def forward_pair(pair: nn.Module, x: Tensor, relu: bool, shortcut: Tensor | None
     layer, norm = pair
     x = winograd.lay_out(x)
     y = winograd.convolve(x, layer) if winograd.takes_layer(layer) else layer(x)
-    if not batch_norm.takes_norm(norm, y):
+    alike = shortcut is None or shortcut.dtype is y.dtype
+    if not alike or not batch_norm.takes_norm(norm, y):
         return _finish(norm(y), relu, shortcut)
     return batch_norm.normalise(y, norm, relu, shortcut)
 

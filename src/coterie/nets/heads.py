@@ -99,7 +99,8 @@ class Network(nn.Module):
         """
         peers = find_peers(self)
         if peers is None:
-            return tuple(self(view) for view in views)
+            with casting(views[0]):  # weights are converted once for all views
+                return tuple(self(view) for view in views)
         if peers == "images":
             with halved(self):
                 return tuple(self(view) for view in views)

@@ -10,9 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -20,10 +18,10 @@ from torch import Tensor
 from coterie.core.errors import ConfigError
 from coterie.core.settings import NetSettings, PrecisionInUse
 from coterie.native.library import find_accelerator
+from coterie.native.switch import bf16_on
 
 ISA = "ONEDNN_MAX_CPU_ISA"  # by which a user keeps torch from instructions of the processor
 _FASTER = ("resnet8", "resnet18", "resnet50")  # the other backbones have faster float32 kernels
-_BF16: ContextVar[bool] = ContextVar("bf16", default=False)
 _IMAGES = 4  # axes of a batch of them
 _DEADLINE = 180.0  # seconds for the trial, most of which is the import of torch
 # Large enough that torch takes the instructions that it would take for a real network.
@@ -44,16 +42,6 @@ sum(output.float().square().mean() for output in outputs).backward()
 """
 
 
-@contextmanager
-def bf16(on: bool) -> Iterator[None]:
-    """Compute forward passes in bfloat16, or in float32, inside a `with` block."""
-    before = _BF16.set(on)
-    try:
-        yield
-    finally:
-        _BF16.reset(before)
-
-
 def choose_precision(net: NetSettings, devices: tuple[str, ...]) -> PrecisionInUse:
     """Choose what `net.precision = "auto"` means here: bfloat16 where it was measured to be faster.
 
@@ -69,19 +57,17 @@ def choose_precision(net: NetSettings, devices: tuple[str, ...]) -> PrecisionInU
 
 def casting(x: Tensor) -> AbstractContextManager[object]:
     """Return the context in which a network computes with `x`."""
-    return torch.autocast(x.device.type, torch.bfloat16) if _BF16.get() else nullcontext()
+    return torch.autocast(x.device.type, torch.bfloat16) if bf16_on() else nullcontext()
 
 
 def lay_out(x: Tensor) -> Tensor:
     """Return images with their channels innermost in memory, which is faster in bfloat16."""
-    return (
-        x.contiguous(memory_format=torch.channels_last) if _BF16.get() and x.ndim == _IMAGES else x
-    )
+    return x.contiguous(memory_format=torch.channels_last) if bf16_on() and x.ndim == _IMAGES else x
 
 
 def to_float32(x: Tensor) -> Tensor:
     """Return what `casting` may have made bfloat16 as float32; what others cast stays as it is."""
-    return x.float() if _BF16.get() and x.dtype is torch.bfloat16 else x
+    return x.float() if bf16_on() and x.dtype is torch.bfloat16 else x
 
 
 def check_bf16(device: str) -> None:

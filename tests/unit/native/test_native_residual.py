@@ -11,12 +11,14 @@ from native_reference import needs_kernels, plain_loops, variant
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import bfloat16
 from coterie.core import seeds
 from coterie.core.settings import NetSettings
 from coterie.native.batch_norm import normalise, takes_norm
-from coterie.native.residual import forward_chain
-from coterie.native.switch import kernels
-from coterie.native.winograd import convolve, takes_layer
+from coterie.native.library import loaded
+from coterie.native.residual import forward_chain, is_on
+from coterie.native.switch import bf16, kernels
+from coterie.native.winograd import convolve, lay_out, takes_layer
 from coterie.nets.build import make_backbone
 
 __all__ = ["variant"]  # a fixture
@@ -176,3 +178,109 @@ def slopes_of(net: nn.Module, x: Tensor) -> list[Tensor]:
     y = net(x)
     found = torch.autograd.grad((y * torch.arange(y.shape[1])).sum(), list(net.parameters()))
     return [y.detach(), *found, *(one.double() for one in net.buffers())]
+
+
+def normalise_in_bfloat16(
+    norm: nn.BatchNorm2d, relu: bool, shortcut: Tensor | None, kernel: bool
+) -> list[Tensor]:
+    """Normalise numbers that are bfloat16; without the kernel by torch in float32."""
+    x, upstream = draw(6, 32, 5, 3) + 4, draw(6, 32, 5, 3, seed=2).bfloat16()
+    leaves = [
+        one.bfloat16().requires_grad_()
+        for one in (x, *([shortcut] if shortcut is not None else []))
+    ]
+    if kernel:
+        y = normalise(leaves[0], norm, relu, *leaves[1:])
+        assert y.dtype is torch.bfloat16
+    else:
+        y = norm(leaves[0].float()) + (leaves[1].float() if shortcut is not None else 0.0)
+        y = F.relu(y) if relu else y
+    asked = [*leaves, norm.weight, norm.bias]
+    found = torch.autograd.grad(y, asked, upstream if kernel else upstream.float())
+    assert [one.dtype for one in found] == [one.dtype for one in asked]
+    return [y.detach().float(), *(one.float() for one in found), *norm.buffers()]
+
+
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("with_shortcut", [True, False])
+def test_normalisation_of_bfloat16_is_torchs_up_to_its_rounding(
+    relu: bool, with_shortcut: bool
+) -> None:
+    shortcut = draw(6, 32, 5, 3, seed=3) if with_shortcut else None
+    found = normalise_in_bfloat16(make_norm(32), relu, shortcut, kernel=True)
+    expected = normalise_in_bfloat16(make_norm(32), relu, shortcut, kernel=False)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other.to(one.dtype), rtol=2**-7, atol=2**-8)
+
+
+@pytest.mark.parametrize("relu", [True, False])
+def test_normalisation_of_bfloat16_is_that_of_its_plain_loop(relu: bool) -> None:
+    shortcut = draw(6, 32, 5, 3, seed=3)
+    found = normalise_in_bfloat16(make_norm(32), relu, shortcut, kernel=True)
+    with plain_loops():
+        expected = normalise_in_bfloat16(make_norm(32), relu, shortcut, kernel=True)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one.double(), other.double(), rtol=2**-7, atol=1e-5)
+
+
+def test_bfloat16_is_rounded_as_torch_rounds_it() -> None:
+    """Every number of bfloat16 times four factors: ties, infinity, and what is no number."""
+    stored = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    x = lay_out(stored.reshape(-1, 16, 1, 1))
+    nothing = torch.zeros(16)
+    for factor in (1.0, 1 / 3, 1 + 2**-8, 1e30):
+        factors = torch.full((16,), factor)
+        found = torch.empty_like(x)
+        loaded().call(
+            *("normalise_bf16", torch.float32, x, factors, nothing, None, found),
+            *(len(x), 16, 0),
+        )
+        expected = (x.float() * factor + 0.0).bfloat16()
+        number = ~expected.isnan()
+        assert torch.equal(found.isnan(), ~number)
+        assert torch.equal(found[number], expected[number])
+
+
+def test_a_shortcut_of_another_type_is_added_by_torch() -> None:
+    if bfloat16.is_deadly():
+        return
+    chain = nn.Sequential(nn.Sequential(make_layer(16, 16), make_norm(16)))
+    x = draw(3, 16, 4, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = F.relu(chain(x) + x)
+        with kernels(True), bf16(True):
+            assert is_on(x)
+            found = forward_chain(chain, x, x)
+    assert found.dtype is expected.dtype is torch.float32
+    assert torch.allclose(found, expected, atol=0.05)
+
+
+@pytest.mark.parametrize("stem", ["cifar", "none"])
+def test_a_network_in_bfloat16_is_as_exact_with_the_kernels_as_without(stem: str) -> None:
+    if bfloat16.is_deadly():
+        return
+    channels = 3 if stem == "cifar" else 16
+    with seeds.scoped(3):
+        net = make_backbone(NetSettings("resnet8", stem=stem), (channels, 16, 16))  # type: ignore[arg-type]
+    twin, exact = copy.deepcopy(net), copy.deepcopy(net).double()
+    x = draw(16, channels, 16, 16)
+    with bf16(True), torch.autocast("cpu", torch.bfloat16):
+        with kernels(True):
+            found = slopes_of(net, x)
+        expected = slopes_of(twin, x)
+    for ours, theirs, right in zip(found, expected, slopes_of(exact, x.double()), strict=True):
+        assert ours.dtype is theirs.dtype
+        assert (ours - right).norm() <= 1.5 * (theirs - right).norm() + 0.01 * right.norm()
+
+
+def test_what_is_cast_to_another_type_is_left_to_torch() -> None:
+    x = draw(3, 16, 4, 4)
+    with kernels(True):
+        assert is_on(x) and not is_on(x.bfloat16())
+        with torch.autocast("cpu", torch.bfloat16):
+            assert not is_on(x)  # nobody asked for it by `bf16`
+            with bf16(True):
+                assert is_on(x) and is_on(x.bfloat16()) and not is_on(x.double())
+                assert not is_on(x[:0])
+        with torch.autocast("cpu", torch.float16), bf16(True):
+            assert not is_on(x)

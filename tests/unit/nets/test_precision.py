@@ -17,11 +17,10 @@ from coterie.core.errors import ConfigError
 from coterie.core.settings import NetSettings
 from coterie.deploy.handshake import make_common
 from coterie.experiment.config import resolve
-from coterie.native.switch import kernels
+from coterie.native.switch import bf16, kernels
 from coterie.nets import precision
 from coterie.nets.build import make_backbone
 from coterie.nets.heads import Network, mlp_head
-from coterie.nets.precision import bf16
 from coterie.reproduce.plan import describe_changes, make_study
 from coterie.reproduce.recipe import load
 
