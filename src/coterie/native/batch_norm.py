@@ -21,12 +21,10 @@ def takes_norm(norm: nn.Module, x: Tensor) -> TypeGuard[nn.BatchNorm2d]:
     """Return whether the kernel does this; with fixed statistics only where no graph is kept."""
     if type(norm) is not nn.BatchNorm2d or not is_unhooked(norm) or x.shape[1] % PANEL:
         return False
-    if x.dtype not in (norm.weight.dtype, torch.bfloat16):
-        return False
     known = norm.affine and norm.running_mean is not None and norm.momentum is not None
-    if norm.training:
-        return known and _count_rows(x) > 1
-    return known and not torch.is_grad_enabled()
+    if not known or x.dtype not in (norm.weight.dtype, torch.bfloat16):
+        return False
+    return _count_rows(x) > 1 if norm.training else not torch.is_grad_enabled()
 
 
 def normalise(

@@ -152,6 +152,13 @@ def test_normalisation_by_fixed_statistics_is_torchs() -> None:
         assert torch.allclose(normalise(x, norm, relu=True), F.relu(norm(x)), atol=1e-6)
 
 
+def test_a_normalisation_without_parameters_or_of_another_type_is_left_to_torch() -> None:
+    x = draw(6, 16, 5, 3)
+    assert takes_norm(make_norm(16), x) and takes_norm(make_norm(16), x.bfloat16())
+    assert not takes_norm(make_norm(16), x.double()) and not takes_norm(make_norm(16), x.half())
+    assert not takes_norm(nn.BatchNorm2d(16, affine=False), x)
+
+
 def test_gradients_are_right_by_finite_differences() -> None:
     layer, norm = make_layer(16, 16, torch.float64), make_norm(16, torch.float64)
     chain = nn.Sequential(nn.Sequential(layer, norm), nn.ReLU(), nn.Sequential(layer, norm))
