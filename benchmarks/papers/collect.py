@@ -29,7 +29,7 @@ import runpy
 import shlex
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,7 +37,7 @@ from typing import Any
 
 from coterie.reproduce import recipe as recipes
 from coterie.reproduce.page import write_outcome
-from coterie.reproduce.plan import Cell, Study, locate_run, make_study
+from coterie.reproduce.plan import Study, locate_run, make_study
 from coterie.reproduce.scores import CellScore, Outcome, Score, Scores
 from coterie.reproduce.verdicts import conclude, judge
 
@@ -71,17 +71,17 @@ def collect(
         for key, cell in fresh.items()
         if cell.seeds and (key not in committed or is_better(cell, committed[key]))
     }
-    joined = join_seeds(planned, committed, fresh, older)
-    cells |= joined.cells
-    study = name_all(planned, cells)
-    documents = [document for document in (old, new) if document]
     targets = {
         column["name"]: column["target"]
-        for document in documents
-        for column in document["columns"]
-        if column["target"] is not None
+        for document, own in ((old, committed), (new, fresh))
+        for column in (document["columns"] if document else ())
+        if column["target"] is not None and is_of(column["name"], own, cells, planned)
     }
+    runs = [*read_runs(old, committed, older), *read_runs(new, fresh)] if old else []
+    joined = join_seeds(planned, runs, committed)
+    cells |= joined.cells
     targets |= joined.targets
+    study = name_all(planned, cells)
     finished = sum(cell.seeds + max(0, len(cell.grid) - 1) for cell in cells.values())
     merged = Outcome(study, finished, finished, cells, targets)
     judged = {
@@ -99,41 +99,55 @@ def is_better(new: CellScore, old: CellScore) -> bool:
     return new.seeds > old.seeds or (new.seeds == old.seeds and alike)
 
 
-def join_seeds(study: Study, old: Cells, new: Cells, older: bool) -> Outcome:
+def is_of(column: str, own: Cells, merged: Cells, study: Study) -> bool:
+    """Return whether the reference of a column, which sets its target, is of an outcome."""
+    key = study.recipe.reference, column
+    return own.get(key) is merged.get(key)
+
+
+Run = tuple[str, str, str, Score]  # row, column, point
+
+
+def read_runs(outcome: Mapping[str, Any], cells: Cells, any_name: bool = False) -> Iterator[Run]:
+    """Read the runs of cells with one seed, if they are planned so today.
+
+    A run is named by its configuration, and so by the folder of the data too.
+    """
+    study = plan_again(outcome, rooted=True)
+    for cell in study.cells:
+        score = cells.get((cell.row.name, cell.column.name))
+        point = next((p for p in cell.points if score and p.name == score.chosen), None)
+        if score and point and score.seeds == 1 and score.folders:
+            (seed,) = score.by_seed()
+            planned = locate_run(Path(), study.config(cell, point, seed))
+            if any_name or Path(score.folders[0]).name == planned.name:
+                yield cell.row.name, cell.column.name, point.name, make_score(score, seed)
+
+
+def join_seeds(study: Study, runs: Iterable[Run], old: Cells) -> Outcome:
     """Score by both seeds the cells that have one in the committed outcome and another in the new.
 
     Rounds to the reference's accuracy need its curves: where it has not both seeds, none is joined.
     """
-    planned, runs = list[Cell](), dict[tuple[str, str], list[Score]]()
-    for cell in study.cells:
-        key = cell.row.name, cell.column.name
-        point = next((p for p in cell.points if key in old and p.name == old[key].chosen), None)
-        if point is None or key not in new or new[key].chosen != point.name:
-            continue
-        own = replace(cell, points=(point,))
-        both = [*read_run(study, own, old[key], older), *read_run(study, own, new[key])]
-        if len({run.seed for run in both}) == 2:
-            planned.append(own)
-            runs[key] = both
-    referred = {column for row, column in runs if row == study.recipe.reference}
-    cells = tuple(cell for cell in planned if cell.column.name in referred)
+    found = defaultdict[tuple[str, str, str], dict[int, Score]](dict)
+    for row, column, point, run in runs:
+        found[row, column, point][run.seed] = run
+    both = {key: by_seed for key, by_seed in found.items() if len(by_seed) == 2}
+    referred = {column for row, column, _ in both if row == study.recipe.reference}
+    cells = tuple(
+        replace(cell, points=(point,))
+        for cell in study.cells
+        for point in cell.points
+        if (cell.row.name, cell.column.name, point.name) in both and cell.column.name in referred
+    )
     scores = Scores(replace(study, cells=cells))
     for cell in cells:
-        key = cell.row.name, cell.column.name
-        for run in runs[key]:
-            scores.add(*key, cell.points[0].name, run)
+        key = cell.row.name, cell.column.name, cell.points[0].name
+        for run in both[key].values():
+            scores.add(*key, run)
     joined = conclude(scores)
     grids = {key: replace(cell, grid=old[key].grid) for key, cell in joined.cells.items()}
     return replace(joined, cells=grids)
-
-
-def read_run(study: Study, cell: Cell, score: CellScore, any_name: bool = False) -> Iterator[Score]:
-    """Read the run of a cell with one point and one seed, if it is planned so today."""
-    if score.seeds == 1 and score.folders:
-        (seed,) = score.by_seed()
-        planned = locate_run(Path(), study.config(cell, cell.points[0], seed))
-        if any_name or Path(score.folders[0]).name == planned.name:
-            yield make_score(score, seed)
 
 
 def make_score(score: CellScore, seed: int) -> Score:
@@ -171,8 +185,11 @@ def share(other: Mapping[str, Any], study: Study) -> Outcome:
     return conclude(replace(scores, study=replace(study, asked=names)))
 
 
-def plan_again(outcome: Mapping[str, Any]) -> Study:
-    """Plan the study of an outcome again, with the command that it has."""
+def plan_again(outcome: Mapping[str, Any], rooted: bool = False) -> Study:
+    """Plan the study of an outcome again, with the command that it has.
+
+    `rooted`: with the folder of the data that it names, which is another one on every machine.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("recipe")
     parser.add_argument("--scale")
@@ -181,11 +198,15 @@ def plan_again(outcome: Mapping[str, Any]) -> Study:
     parser.add_argument("--no-grids", action="store_true")
     parser.add_argument("--rows", default="")
     parser.add_argument("--columns", default="")
-    words = shlex.split(outcome["command"])[2:]
-    given = parser.parse_args([word for word in words if not word.startswith("data.root=")])
+    words, roots = list[str](), [""]
+    for word in shlex.split(outcome["command"])[2:]:
+        key, _, value = word.partition("=")
+        (roots if key == "data.root" else words).append(value if key == "data.root" else word)
+    given = parser.parse_args(words)
+    root = roots[-1] if rooted else ""
     chosen = recipes.load(given.recipe)
     grids, first = not given.no_grids, given.first_seed
-    study = make_study(chosen, given.scale, seeds=given.seeds, grids=grids, first=first)
+    study = make_study(chosen, given.scale, seeds=given.seeds, root=root, grids=grids, first=first)
     asked = {"rows": given.rows, "columns": given.columns}
     return replace(study, asked={key: (names,) for key, names in asked.items() if names})
 

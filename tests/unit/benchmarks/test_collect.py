@@ -81,11 +81,13 @@ def test_the_command_of_a_table_with_gaps_is_that_of_the_new_outcome() -> None:
     assert collect(new, old).study.command == command
 
 
-def make_seed(seed: int, **rows: list[float]) -> dict[str, Any]:
+def make_seed(seed: int, root: str = "", **rows: list[float]) -> dict[str, Any]:
     """An outcome of one seed, with the curves of rows; their last value counts."""
-    study = make_study(recipe.load("moon-rounds"), "laptop", gpu=False, seeds=1, grids=False)
+    chosen = recipe.load("moon-rounds")
+    study = make_study(chosen, "laptop", gpu=False, seeds=1, root=root, grids=False)
     outcome = make_outcome("", **{name: [curve[-1]] for name, curve in rows.items()})
     outcome["command"] = f"{ROUNDS} --first-seed {seed}" if seed else ROUNDS
+    outcome["command"] += f" data.root={root}" if root else ""
     for cell in outcome["columns"][0]["rows"]:
         planned = study.cell(cell["row"], "CIFAR-10")
         assert planned is not None
@@ -106,6 +108,27 @@ def test_a_second_seed_joins_the_first() -> None:
     assert moon.rounds == (2, 2) and moon.curve[0] == (1, pytest.approx(0.15))
     assert merged.study.command.startswith(ROUNDS.replace("--seeds 1", "--seeds 2"))
     assert "--first-seed" not in merged.study.command
+
+
+def test_seeds_of_data_in_other_folders_are_joined() -> None:
+    first = make_seed(0, FedAvg=[0.4], MOON=[0.5])
+    second = make_seed(1, root="/elsewhere/data", FedAvg=[0.2], MOON=[0.4])
+    merged = collect(second, first)
+    assert [cell.by_seed() for cell in merged.cells.values()] == [
+        {0: 0.4, 1: 0.2},
+        {0: 0.5, 1: 0.4},
+    ]
+    assert "elsewhere" not in merged.study.command
+
+
+def test_a_target_is_that_of_the_curves_that_were_kept() -> None:
+    first, second = make_seed(0, FedAvg=[0.4, 0.5]), make_seed(1, FedAvg=[0.7])
+    first["columns"][0]["rows"][0]["folders"] = ["cells/fedavg-of-another-time"]
+    for outcome, target in ((first, 0.5), (second, 0.7)):
+        outcome["columns"][0]["target"] = target
+    merged = collect(second, first)
+    assert merged.cells["FedAvg", "CIFAR-10"].by_seed() == {0: 0.5}
+    assert merged.targets == {"CIFAR-10": 0.5}
 
 
 def test_seeds_of_other_settings_are_not_joined() -> None:
