@@ -251,7 +251,8 @@ def layers(module: nn.Module | None) -> list[tuple[Any, ...]]:
 def paper_network(name: str) -> Network:
     """The network of the shipped CIFAR-10 configuration of an objective."""
     config = load(f"cifar10/{name}", {})
-    assert config.net == NetSettings("resnet18", config.net.projection, kernel=config.net.kernel)
+    chosen = {key: getattr(config.net, key) for key in ("kernel", "precision")}
+    assert config.net == NetSettings("resnet18", config.net.projection, **chosen)
     backbone = make_backbone(config.net, (3, 32, 32))
     return config.objective.build(backbone, 10, config.net.projection)
 
