@@ -1,6 +1,7 @@
 """The numbers of a claim in a few words, the paper's and ours; `results.py` calls it."""
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -11,6 +12,7 @@ from coterie.reproduce.scores import NONE, WINDOWS, CellScore, GridScore
 from coterie.reproduce.tables import format_value
 from coterie.reproduce.verdicts import format_rounds
 
+_NEVER = re.compile(r" \(\d+ of \d+ never\)")
 _FEW = 4  # numbers that are listed; of more, the range
 Cells = dict[tuple[str, str], CellScore]
 Find = Callable[[str, str], float | None]  # the value of a row in a column
@@ -108,7 +110,7 @@ def _write_rounds(claim: Claim, cells: Cells, columns: Sequence[str]) -> str:
     """Write our rounds to the target by single rounds, and in brackets by means of several."""
     pairs = [(cells[claim.above, column], cells[claim.below, column]) for column in columns[:_FEW]]
     if len(pairs) == 1:
-        text = " against ".join(format_rounds(cell) for cell in pairs[0])
+        text = " against ".join(_format_rounds(cell, 1) for cell in pairs[0])
     else:
         text = ", ".join(_pair_rounds(*pair, 1) for pair in pairs)
     by_window = {n: [_pair_rounds(*pair, n) for pair in pairs] for n in WINDOWS[1:]}
@@ -120,7 +122,12 @@ def _pair_rounds(first: CellScore, second: CellScore, window: int) -> str:
     """Write the rounds of two rows by the mean of so many; an older outcome has single ones."""
     if not (first.rounds_over(window) and second.rounds_over(window)):
         return NONE
-    return f"{format_rounds(first, window)}/{format_rounds(second, window)}"
+    return f"{_format_rounds(first, window)}/{_format_rounds(second, window)}"
+
+
+def _format_rounds(cell: CellScore, window: int) -> str:
+    """Write the mean number of rounds, marked where some seeds never reached the target."""
+    return _NEVER.sub("†", format_rounds(cell, window))
 
 
 def _write_fall(recipe: Recipe, cell: CellScore) -> str:
