@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import bfloat16
+import coterie
 import toy
 from coterie.core import seeds
 from coterie.core.errors import ConfigError
@@ -193,3 +194,14 @@ def test_recipes_are_float32_on_every_machine() -> None:
     config = study.config(study.cells[0], study.cells[0].points[0], 0)
     assert config.net.backbone == "resnet8" and config.net.precision == "fp32"
     assert not any("precision" in line for line in describe_changes(study))
+
+
+def test_a_run_in_bfloat16_has_the_same_bits_in_workers(tmp_path: Path) -> None:
+    if precision.find_bf16_problem("cpu"):
+        return  # refused, as the test above wants it
+    net = {"backbone": "resnet8", "precision": "bf16"}
+    for kind in ("serial", "processes"):
+        changes = {"data.limit": 200, "record.embedding": 0, "executor.kind": kind}
+        coterie.run("digits/simsiam", out=tmp_path / kind, rounds=2, net=net, **changes)
+    assert toy.trace(tmp_path / "serial") == toy.trace(tmp_path / "processes")
+    assert toy.outputs(tmp_path / "serial") == toy.outputs(tmp_path / "processes")
