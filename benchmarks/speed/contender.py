@@ -2,7 +2,8 @@
 
 The first line of standard input is a configuration (JSON tables and a folder). Every further line
 lets one round run; it is answered with its seconds and the resident memory of the workers. A round
-in which a client's work was lost is no measurement: the process then ends with the reason.
+in which a client's work was lost is no measurement, nor is one with kernels that were built from
+other sources, which are not used: the process then ends with the reason.
 """
 
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import coterie
 from coterie.engine.record import Event, RoundEvent, StartEvent
+from coterie.native.library import note_fallback
 
 
 def resident(pid: int) -> int:
@@ -34,6 +36,8 @@ def children(pid: int) -> list[int]:
 def main() -> None:
     """Run rounds in step with the lines of standard input."""
     task = json.loads(sys.stdin.readline())
+    if unfit := note_fallback("auto", ("cpu",)):
+        sys.exit(unfit)
 
     def record(event: Event) -> None:
         if isinstance(event, RoundEvent):
