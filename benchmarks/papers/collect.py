@@ -198,12 +198,10 @@ def plan_again(outcome: Mapping[str, Any], rooted: bool = False) -> Study:
     parser.add_argument("--no-grids", action="store_true")
     parser.add_argument("--rows", default="")
     parser.add_argument("--columns", default="")
-    words, roots = list[str](), [""]
-    for word in shlex.split(outcome["command"])[2:]:
-        key, _, value = word.partition("=")
-        (roots if key == "data.root" else words).append(value if key == "data.root" else word)
-    given = parser.parse_args(words)
-    root = roots[-1] if rooted else ""
+    words = shlex.split(outcome["command"])[2:]
+    roots = [word for word in words if word.startswith("data.root=")]
+    given = parser.parse_args([word for word in words if word not in roots])
+    root = roots[0].partition("=")[2] if rooted and roots else ""
     chosen = recipes.load(given.recipe)
     grids, first = not given.no_grids, given.first_seed
     study = make_study(chosen, given.scale, seeds=given.seeds, root=root, grids=grids, first=first)

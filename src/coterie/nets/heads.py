@@ -67,7 +67,7 @@ class Network(nn.Module):
         """All outputs that the heads allow."""
         if self.predictor is None:
             parts = [m for m in (self.backbone, self.projector, self.classifier) if m is not None]
-            with casting(x):  # under which no kernel computes
+            with casting(x):  # under which no whole network is one call
                 outputs = self._frozen([parts], x) or self._trained(parts, x)
             if outputs is not None:
                 h, *rest = outputs

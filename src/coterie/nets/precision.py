@@ -21,7 +21,7 @@ from coterie.native.library import find_accelerator
 from coterie.native.switch import bf16_on
 
 ISA = "ONEDNN_MAX_CPU_ISA"  # by which a user keeps torch from instructions of the processor
-_FASTER = ("resnet8", "resnet18", "resnet50")  # the other backbones have faster float32 kernels
+_FASTER = ("resnet8", "resnet18", "resnet50")  # simple-cnn has kernels, others are small
 _IMAGES = 4  # axes of a batch of them
 _DEADLINE = 180.0  # seconds for the trial, most of which is the import of torch
 # Large enough that torch takes the instructions that it would take for a real network.
