@@ -25,24 +25,20 @@ def deviation(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def gap(
-    first: Mapping[int, float], second: Mapping[int, float], usual: Sequence[float] = ()
-) -> tuple[float, float | None]:
+def gap(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[float, float | None]:
     """The mean difference of two rows by seed, and its spread; None where that is not known.
 
     A seed draws the data's division too, which moves all rows alike: rows are compared on the
-    seeds that both have. On two or more the spread is the deviation of the differences; on one it
-    is that of two runs with the deviation of `usual`, the reference's values. Rows without a
-    common seed have each its own deviation, or that of `usual` where it has one seed.
+    seeds that both have, and the spread is the deviation of these differences. A single difference
+    has none, however many seeds one of the rows has besides. Rows without a common seed are
+    compared by their means, with the deviations of both.
     """
-    common = sorted(first.keys() & second.keys())
-    differences = [first[seed] - second[seed] for seed in common]
-    if len(common) > 1:
-        return statistics.fmean(differences), statistics.stdev(differences)
+    if common := sorted(first.keys() & second.keys()):
+        differences = [first[seed] - second[seed] for seed in common]
+        return statistics.fmean(differences), deviation(differences)
     own, other = list(first.values()), list(second.values())
-    known = [statistics.stdev(values) for values in (usual, own, other) if len(values) > 1]
-    if common:
-        return differences[0], math.hypot(known[0], known[0]) if known else None
     difference = statistics.fmean(own) - statistics.fmean(other)
-    each = (statistics.stdev(v) if len(v) > 1 else known[0] for v in (own, other))
-    return difference, math.hypot(*each) if known else None
+    spreads = deviation(own), deviation(other)
+    if spreads[0] is None or spreads[1] is None:
+        return difference, None
+    return difference, math.hypot(*spreads)

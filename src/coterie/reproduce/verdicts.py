@@ -41,7 +41,7 @@ def judge(recipe: Recipe, scale: str, cell: CellScore, reference: CellScore) -> 
     ours, apart = cell.mean - 1.0, cell.deviation  # a ratio of times is one to the reference
     if recipe.measure == "accuracy":
         other = reference if reference.values else cell
-        ours, apart = gap(cell.by_seed(), other.by_seed(), other.values)
+        ours, apart = gap(cell.by_seed(), other.by_seed())
     mark = ONE_SEED if apart is None else ""
     tolerance = max(_CLOSE[recipe.measure], cell.paper_spread or 0.0) + _ROUNDING
     if scale == "paper" and abs(cell.mean - cell.paper) <= tolerance:
@@ -162,8 +162,7 @@ class _Case:
     def gaps(self) -> Iterator[tuple[float, float | None, str]]:
         """In every column the difference of the two rows, its spread, and both as text."""
         for first, second in self.pairs():
-            usual = self.outcome.reference(first.column).values
-            difference, apart = gap(first.by_seed(), second.by_seed(), usual)
+            difference, apart = gap(first.by_seed(), second.by_seed())
             means = f"{self.show(_mean(first))} against {self.show(_mean(second))}"
             sign = "+" if difference >= 0 else "-"
             text = f"{first.column}: {means}, {sign}{self.show(abs(difference))} by seed"
@@ -172,11 +171,7 @@ class _Case:
 
     def test_alone(self, cell: CellScore, passed: bool) -> _Test:
         """Test a cell by itself."""
-        return passed, f"{cell.column}: {self.show(_mean(cell))}", self.is_sure(cell)
-
-    def is_sure(self, cell: CellScore) -> bool:
-        """Return whether a spread is known: the row's own, or the reference's."""
-        return max(len(cell.values), len(self.outcome.reference(cell.column).values)) > 1
+        return passed, f"{cell.column}: {self.show(_mean(cell))}", _is_sure(cell)
 
 
 def _check_gaps(case: _Case) -> Iterator[_Test]:
@@ -202,7 +197,7 @@ def _check_times(case: _Case) -> Iterator[_Test]:
         times = f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
         text = f"{first.column}: {case.show(ours)} against {case.show(theirs)}, {times}"
         passed = ours * (1 + _ROUNDING) >= case.claim.margin * theirs
-        yield passed, text, counted or case.is_sure(first)
+        yield passed, text, counted or (_is_sure(first) and _is_sure(second))
 
 
 def _check_falls(case: _Case) -> Iterator[_Test]:
@@ -210,7 +205,7 @@ def _check_falls(case: _Case) -> Iterator[_Test]:
     for cell in case.cells(case.claim.above):
         (round, best), (_, end) = max(cell.curve, key=lambda point: point[1]), cell.curve[-1]
         text = f"{cell.column}: {case.show(end)} at the end, {case.show(best)} after round {round}"
-        yield best - end > case.claim.margin, text, case.is_sure(cell)
+        yield best - end > case.claim.margin, text, _is_sure(cell)
 
 
 def _check_monotone(case: _Case) -> Iterator[_Test]:
@@ -233,9 +228,8 @@ def _check_peak(case: _Case) -> Iterator[_Test]:
 def _check_faster(case: _Case) -> Iterator[_Test]:
     """Fewer rounds to the target, beyond the spread."""
     for first, second in case.pairs():
-        usual = case.outcome.reference(first.column)
-        ours, theirs, others = (_rounds_by_seed(case, cell) for cell in (first, second, usual))
-        fewer, apart = gap(theirs, ours, list(others.values()))
+        ours, theirs = (_rounds_by_seed(case, cell) for cell in (first, second))
+        fewer, apart = gap(theirs, ours)
         counts = [
             (f"over {window}: " if window > 1 else "")
             + f"{format_rounds(first, window)} against {format_rounds(second, window)}"
@@ -258,16 +252,14 @@ _CHECKS = {
 
 
 def _rounds_by_seed(case: _Case, cell: CellScore) -> dict[int, float]:
-    """Rounds to the target, `length + 1` for a run that missed it.
+    """Rounds to the target, `length + 1` for a run that missed it."""
+    counts = cell.rounds_over(case.window)
+    return cell.by_seed([cell.length + 1 if r is None else r for r in counts])
 
-    Of the reference to its own accuracy it is one value, as that is set.
-    """
-    study, counts = case.outcome.study, cell.rounds_over(case.window)
-    rounds = cell.by_seed([cell.length + 1 if r is None else r for r in counts])
-    column = next(c for c in study.columns if c.name == cell.column)
-    if cell.row == study.recipe.reference and column.target == "reference":
-        return dict(list(rounds.items())[:1])
-    return rounds
+
+def _is_sure(cell: CellScore) -> bool:
+    """Return whether a row has more than one seed."""
+    return len(cell.values) > 1
 
 
 def format_rounds(cell: CellScore, window: int = 1) -> str:

@@ -87,9 +87,11 @@ def test_one_seed_is_said(claim: dict[str, Any]) -> None:
     assert finding(ALONE, **claim).verdict == "holds (one seed)"
 
 
-def test_a_row_alone_takes_the_spread_of_the_reference() -> None:
+def test_a_difference_on_one_seed_has_no_spread_whatever_the_reference_has() -> None:
     mixed = {**SURE, ("FedProx", "one"): [0.70]}
-    assert finding(mixed, below="FedAvg", columns=["one"]).verdict == "holds"
+    assert finding(mixed, below="FedAvg", columns=["one"]).verdict == "holds (one seed)"
+    close = {**SURE, ("FedProx", "one"): [0.605], ("FedAvg", "one"): [0.60, 0.70]}
+    assert finding(close, below="FedAvg", columns=["one"]).verdict == "holds (one seed)"
 
 
 def test_never_is_more_than_any_number_of_rounds() -> None:

@@ -1,7 +1,6 @@
 """Scores of runs, of cells over seeds, of grids; rounds to a target, speedups, ratios of time."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,14 @@ from coterie.reproduce.scores import Scores, find_round, score_run
 from coterie.reproduce.verdicts import conclude, judge
 
 
-def spread(first: list[float], second: list[float], usual: Sequence[float] = ()) -> float | None:
-    """The spread of the difference of two rows that have no seed in common."""
-    return gap(dict(enumerate(first)), dict(enumerate(second, start=len(first))), usual)[1]
-
-
 def test_the_spread_of_a_difference() -> None:
-    assert spread([1.0, 3.0], [5.0, 5.0]) == pytest.approx(math.sqrt(2.0))
-    # one value alone takes the deviation of the reference, else of the other
-    assert spread([1.0], [5.0], [1.0, 3.0]) == pytest.approx(2.0)
-    assert spread([1.0], [1.0, 3.0]) == pytest.approx(2.0)
-    assert spread([1.0], [5.0], [2.0]) is None
+    # on common seeds it is that of the differences
+    assert gap({0: 0.5, 1: 0.7}, {0: 0.4, 1: 0.5, 2: 0.9}) == pytest.approx((0.15, 0.05 * 2**0.5))
+    # a single one has none, even where one of the rows has other seeds
+    assert gap({0: 0.5}, {0: 0.4, 1: 0.6, 2: 0.8}) == (pytest.approx(0.1), None)
+    # without a common seed both deviations count, if both are known
+    assert gap({0: 1.0, 1: 3.0}, {2: 5.0, 3: 5.0}) == pytest.approx((-3.0, math.sqrt(2.0)))
+    assert gap({0: 1.0}, {2: 4.0, 3: 6.0}) == (-4.0, None)
 
 
 VALUES: Values = {

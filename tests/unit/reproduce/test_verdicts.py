@@ -24,8 +24,8 @@ from coterie.reproduce.verdicts import judge
         ("laptop", [0.64, 0.66], [0.59, 0.61], "direction"),
         ("laptop", [0.60, 0.70], [0.65, 0.55], "not reproduced"),  # inside the spread
         ("laptop", [0.60, 0.70], [0.55, 0.65], "direction"),  # on every seed by as much
-        ("laptop", [0.65], [0.55, 0.65], "not reproduced"),  # the reference's spread counts
-        ("laptop", [0.85], [0.55, 0.65], "direction"),
+        ("laptop", [0.65], [0.55, 0.65], "direction (one seed)"),  # one seed in common
+        ("laptop", [0.50], [0.55, 0.65], "not reproduced (one seed)"),
     ],
 )
 def test_a_verdict(scale: str, ours: list[float], reference: list[float], expected: str) -> None:
@@ -59,7 +59,8 @@ def test_no_verdict_without_a_number_of_the_paper_or_of_ours() -> None:
 
 def test_equal_in_the_paper_is_equal_within_our_spread() -> None:
     reference = cell("FedAvg", [0.60, 0.62], paper=0.65)
-    near, far = cell("FedProx", [0.62], paper=0.65), cell("FedProx", [0.7], paper=0.65)
+    near = cell("FedProx", [0.62, 0.61], paper=0.65)
+    far = cell("FedProx", [0.70, 0.71], paper=0.65)
     assert judge(recipe(), "laptop", near, reference) == "direction"
     assert judge(recipe(), "laptop", far, reference) == "not reproduced"
 
