@@ -38,7 +38,5 @@ def gap(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[float,
         return statistics.fmean(differences), deviation(differences)
     own, other = list(first.values()), list(second.values())
     difference = statistics.fmean(own) - statistics.fmean(other)
-    spreads = deviation(own), deviation(other)
-    if spreads[0] is None or spreads[1] is None:
-        return difference, None
-    return difference, math.hypot(*spreads)
+    spreads = [one for one in (deviation(own), deviation(other)) if one is not None]
+    return difference, math.hypot(*spreads) if len(spreads) > 1 else None
