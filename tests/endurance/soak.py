@@ -64,14 +64,15 @@ def disturb(folder: Path, name: str, tables: dict[str, Any], pause: float, seed:
     generator, killed = random.Random(seed), 0
     while True:
         process = warm.start(words, folder / f"{name}.log")
-        # the first of them before the middle of the shortest run, so that one is killed at all
-        deadline = time.monotonic() + pause * generator.uniform(0.5, 1.5 if killed else 1.0)
+        # the first one strikes the main process long before the shortest run ends
+        wait = generator.uniform(0.5, 1.5) if killed else generator.uniform(0.2, 0.6)
+        deadline = time.monotonic() + pause * wait
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         if process.poll() is not None:
             assert process.wait() == 0, (folder / f"{name}.log").read_text()[-1000:]
             return killed
-        kind = generator.choice(("main", "both", "worker", "fork-server"))
+        kind = generator.choice(kills.KINDS) if killed else "main"
         killed += kills.strike(process, kind, generator, wait=kind in ("main", "both"))
         if process.poll() is None:  # it goes on, until the next turn at the latest
             deadline = time.monotonic() + pause
