@@ -41,6 +41,7 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     ),
     'evaluate.with={name="knn",key="a"}': ("knn has no key 'key'", "layer, where, as"),
     "data.folder=here": ("data has no key 'folder'",),
+    'net.weights="a\\u0000b"': ("net.weights = 'a\\x00b' does not exist",),
     # wrong types
     "run.seed=": ("run.seed = ''", "integer"),
     "run.seed=abc": ("run.seed = 'abc'", "integer"),

@@ -184,6 +184,11 @@ def test_what_a_run_leaves(config: Path, tmp_path: Path, command: Command) -> No
     assert toy.outputs(tmp_path / "again") == toy.outputs(folder)
 
 
+def test_a_port_is_checked_in_a_dry_run_too(command: Command, config: Path) -> None:
+    said = command("run", config, "--watch-port", "65536", "--dry-run", code=2)
+    assert "65536 is not in the range 0<=x<=65535" in said
+
+
 def test_watch_prints_where_the_page_is_and_leaves_no_file(
     config: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,9 @@ _FOLDERS = ("clients", "checkpoints", "blobs", "spool")
 
 def clean(run: Run, debug: Debug = False) -> None:
     """Remove checkpoints and client states of a finished run; its models and results stay."""
+    from coterie.experiment import cleaned
     from coterie.experiment.model_file import read_model_file
+    from coterie.experiment.outputs import find_damage
     from coterie.report.page import marks_end
 
     described = read_model_file(run)
@@ -27,6 +29,12 @@ def clean(run: Run, debug: Debug = False) -> None:
     from coterie.engine.rundir import lock_folder
 
     with lock_folder(run):
+        if damage := find_damage(run):
+            raise CheckpointError(
+                f"{damage}: resume the run first, which writes it again from a checkpoint: "
+                f"coterie run --out {run} --resume"
+            )
+        cleaned.write(run)
         files, size = 0, 0
         for name in _FOLDERS:
             freed = _remove(run / name)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _OUT = typer.Option(metavar="DIR", help="Run directory; default: runs/METHOD-DATA-TIME.")
 _RESUME = typer.Option("--resume", help="Resume the run in --out.")
 _WATCH = typer.Option("--watch", help="Serve the growing page to browsers of this machine.")
-_WATCH_PORT = typer.Option(metavar="N", help="Do so on this port; default: a free one.")
+_WATCH_PORT = typer.Option(
+    min=0, max=65535, metavar="N", help="Do so on this port; default: a free one."
+)
 _DRY_RUN = typer.Option("--dry-run", help="Check and describe the run, do not start it.")
 _QUIET = typer.Option("--quiet", help="Print the run directory only.")
 _INEXACT = typer.Option("--allow-inexact", help="Resume although results may differ.")

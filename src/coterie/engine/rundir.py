@@ -13,7 +13,7 @@ from typing import IO
 
 from safetensors.torch import save
 
-from coterie.core import files
+from coterie.core import files, paths
 from coterie.core.bundle import Tensors
 from coterie.core.errors import CheckpointError, ConfigError
 from coterie.core.files import disk_errors, replace_durably
@@ -21,6 +21,11 @@ from coterie.engine.client_states import StateStore
 from coterie.engine.in_place import open_in_place
 
 _LOCK, _ATTEMPT = ".lock", ".attempt"
+_FILES = (
+    *(_LOCK, _ATTEMPT, "config.toml", "partition.json", "federation.json", "baseline.json"),
+    *("metrics.jsonl", "model.json", "model.safetensors", "best.safetensors", "embedding.npz"),
+    *("report.html", "progress.html", "cleaned.json"),
+)
 _MOST_ATTEMPTS = 10**9  # a higher count is damage
 _READS, _PAUSE = 10, 0.05  # seconds
 _LONGEST = 400  # bytes of a lock or a count that are looked at
@@ -97,6 +102,20 @@ def next_attempt(folder: Path, committed: int = 0) -> int:
             last = max(last, counted)
     replace_durably(path, str(last + 1).encode())
     return last + 1
+
+
+def refuse_obstacles(folder: Path) -> None:
+    """Refuse a folder or a pipe in the place of a file: opening a pipe may never end.
+
+    What is wrong in `clients/` is ignored, and a folder in a checkpoint damages that one alone.
+    """
+    found = [(folder / name, paths.find_problem(folder / name)) for name in _FILES]
+    for place in ("checkpoints/*/*", "blobs/*", "personal/*"):
+        within = ((path, paths.find_problem(path)) for path in sorted(folder.glob(place)))
+        found += [(path, problem) for path, problem in within if problem != paths.FOLDER]
+    for path, problem in found:
+        if problem not in (None, paths.ABSENT):
+            raise CheckpointError(f"{path} {problem}, where a run has a file; remove it")
 
 
 def clean(folder: Path) -> None:

@@ -18,6 +18,7 @@ from coterie.engine import rundir
 from coterie.engine.checkpoints import Origin, Position
 from coterie.engine.loop import Plan, Standing
 from coterie.engine.record import Recorders
+from coterie.experiment import cleaned
 from coterie.experiment.model_file import MODEL_FILE, read_model_file
 from coterie.experiment.outputs import describe_model, find_damage
 from coterie.experiment.prepare import Experiment
@@ -40,7 +41,7 @@ def find_standing(
     if config.exists() and (difference := experiment.config.difference(read(config))):
         raise ConfigError(f"{plan.folder} was started with another configuration: {difference}")
     loaded = plan.checkpoints().load_newest()
-    position = loaded[1] if loaded else None
+    position = loaded[1] if loaded else cleaned.read(plan.folder)
     _check_config(experiment, plan.folder, position)
     _check_data(experiment, plan.folder, position)
     if loaded is None:
@@ -64,11 +65,17 @@ def find_standing(
 
 
 def is_cleaned(plan: Plan) -> bool:
-    """Whether a run is finished and has no checkpoints any more; refuse it if it is damaged."""
+    """Whether a run is finished and has no checkpoints any more; refuse it if it is damaged.
+
+    Any one of three files shows that it was finished: the page, `model.json`, `cleaned.json`.
+    """
     folder = plan.folder
-    if not marks_end(folder) or plan.checkpoints().rounds():
+    if plan.checkpoints().rounds():
         return False
-    if damage := find_damage(folder):
+    ends = (folder / cleaned.CLEANED).exists() or _names_weights(folder)
+    if not (ends or marks_end(folder)):
+        return False
+    if damage := cleaned.find_change(folder) or find_damage(folder):
         raise CheckpointError(
             f"{damage}, and no checkpoint in {folder} can restore it; start again with another "
             "--out"
@@ -83,6 +90,8 @@ def repair(plan: Plan, standing: Standing | None, recorders: Recorders) -> Stand
         names = list_first([str(path) for path in unknown])
         recorders.note(f"what is no state of a client is ignored: {names}")
     if standing is None:
+        if store.metrics.path.is_file() and store.metrics.path.stat().st_size:
+            recorders.note(f"{plan.folder} has no checkpoint: the run begins again")
         store.metrics.truncate(0)
         return None
     for note in store.mend(standing.server, standing.position):
@@ -164,6 +173,14 @@ def _has_model_file(folder: Path) -> bool:
     except DataError:
         return False
     return True
+
+
+def _names_weights(folder: Path) -> bool:
+    """Whether `model.json` names weights, as it does from the end of a run on."""
+    try:
+        return bool(read_model_file(folder).weights)
+    except DataError:
+        return False
 
 
 def _read_json(path: Path) -> Any:

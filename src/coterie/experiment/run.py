@@ -158,6 +158,7 @@ def drive(
     start_executor: StartExecutor | None = None,  # as the configuration says, if not given
 ) -> None:
     """Start or resume a run in a locked folder, and write its outputs."""
+    rundir.refuse_obstacles(folder)
     plan = make_plan(experiment, folder)
     standing, problems = find_standing(experiment, plan, allow_inexact)
     if standing is None and is_cleaned(plan):

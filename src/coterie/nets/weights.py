@@ -124,7 +124,7 @@ def _key(settings: NetSettings) -> str:
 def _read_bytes(path: str) -> bytes:
     file = Path(path).expanduser()
     problem = paths.find_problem(file)
-    if problem not in (None, paths.ABSENT, paths.FOLDER):  # a pipe would be waited for
+    if "\0" in path or problem not in (None, paths.ABSENT, paths.FOLDER):  # a pipe: a long wait
         raise ConfigError(f"net.weights = {path!r} {problem}; give a file")
     try:
         return file.read_bytes()

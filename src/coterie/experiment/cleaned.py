@@ -1,0 +1,83 @@
+"""`cleaned.json`: what a finished run was, written when its checkpoints are removed.
+
+Checkpoints know the configuration, the data and the rounds of a run. Without them this file does,
+so that a cleaned run that was changed is refused instead of being taken for another one.
+"""
+
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import CheckpointError
+from coterie.core.files import replace_durably
+from coterie.engine import rundir
+from coterie.engine.checkpoints import CheckpointStore, Origin, Position
+from coterie.experiment.model_file import MODEL_FILE
+
+CLEANED = "cleaned.json"
+_METRICS, _HASH = "metrics.jsonl", "sha256"  # _HASH: the key with the hash of all others
+
+
+def write(folder: Path) -> None:
+    """Write what the newest checkpoint says of a finished run, and the hashes of its files."""
+    store = CheckpointStore(folder)
+    if not store.rounds():
+        return  # it was cleaned before
+    position = None
+    with suppress(CheckpointError):  # all of them are damaged: the hashes are all that is known
+        loaded = store.load_newest()
+        position = loaded[1] if loaded else None
+    origin = asdict(position.origin) if position and position.origin else None
+    values = {
+        "round": position.round if position else max(store.rounds()),
+        "origin": origin,
+        "files": {name: _hash_file(folder / name) for name in (_METRICS, MODEL_FILE)},
+    }
+    text = json.dumps({**values, _HASH: _hash(values)}, indent=1) + "\n"
+    replace_durably(folder / CLEANED, text.encode())
+
+
+def read(folder: Path) -> Position | None:
+    """Read what a cleaned run was; None where nothing says it."""
+    if (values := _read(folder)) is None or values["origin"] is None:
+        return None
+    origin = Origin(**values["origin"])
+    return Position(round=values["round"], finished=True, origin=origin)
+
+
+def find_change(folder: Path) -> str | None:
+    """Describe the first file of a cleaned run that is not the one it was."""
+    if (values := _read(folder)) is None:
+        return None  # earlier versions wrote none
+    for name, sha256 in values["files"].items():
+        if not rundir.has_hash(sha256, folder / name):
+            return f"{folder / name} is missing, or not the file that {CLEANED} names"
+    return None
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    """Read the file, if it is there; raise `CheckpointError` if it was changed."""
+    path = folder / CLEANED
+    try:
+        values = json.loads(path.read_bytes())
+        written = values.pop(_HASH)
+        if written == _hash(values):
+            return dict(values)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise CheckpointError(
+        f"{path} is damaged or was changed, and {folder} has no checkpoints; put back a copy"
+    )
+
+
+def _hash(values: Any) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _hash_file(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
