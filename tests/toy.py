@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import coterie
-from coterie.engine.record import Event, RoundEvent
+from coterie.engine.record import Event, NoteEvent, RoundEvent, StartEvent
 from coterie.experiment.config import resolve
 from coterie.experiment.prepare import Experiment, prepare
 from coterie.experiment.result import Result
@@ -88,3 +88,17 @@ class StopAfter:
     def __call__(self, event: Event) -> None:
         if isinstance(event, RoundEvent) and event.round == self.round:
             raise self.by
+
+
+class Starts:
+    """A recorder of the first round of every start, counted from 0, and of what users are told."""
+
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+        self.notes: list[str] = []
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StartEvent):
+            self.rounds.append(event.first)
+        elif isinstance(event, NoteEvent):
+            self.notes.append(event.text)

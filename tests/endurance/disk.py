@@ -1,9 +1,9 @@
 """Disks that fill up or break at one operation after the other, in the main process and a worker.
 
 After a fault: exit code 5, one line with path, reason and the bytes that a full disk had no room
-for, no temporary file, a checkpoint that loads, and `--resume` to the bits of a run on a good disk.
-All operations of two runs are tried: of one whose clients keep states, and of one whose server
-keeps big arrays.
+for, no temporary file, a checkpoint that loads, and `--resume` from it to the bits of a run on a
+good disk. All operations of two runs are tried: of one whose clients keep states, and of one whose
+server keeps big arrays.
 """
 
 import ctypes
@@ -28,6 +28,7 @@ from coterie.core.errors import CoterieError
 from coterie.engine.checkpoints import CheckpointStore
 from disk_orders import COUNT, find_report
 from faulty_disk import FAULTS, REMOVING, Fault, in_child, wrap_operations, wrapped
+from resuming import ATTEMPT
 
 SMALL: dict[str, Any] = {
     "run": {"rounds": 2},
@@ -71,14 +72,19 @@ def judge(out: Path, error: CoterieError | None, harmless: bool, needed: int = 0
     size = re.search(r"\(([\d,]+) bytes needed\)", said)
     if needed and (size is None or int(size[1].replace(",", "")) < needed):
         return f"the message does not say that {needed:,} bytes were needed: {said}"
-    left = [str(path.relative_to(out)) for path in out.rglob("*.tmp")]
-    if left and not harmless:
+    if (left := find_temporary(out)) and not harmless:
         return f"left over: {left}"
     if rounds := CheckpointStore(out).rounds():
         newest = CheckpointStore(out).load_newest()
         if newest is None or newest[1].round != rounds[-1]:
             return f"of the checkpoints {rounds} the newest does not load"
     return ""
+
+
+def find_temporary(out: Path) -> list[str]:
+    """List what a run must not leave: temporary files, and folders for files that are made."""
+    hidden = (path for path in out.rglob(".*") if path.name not in ATTEMPT)
+    return sorted(str(path.relative_to(out)) for path in (*out.rglob("*.tmp"), *hidden))
 
 
 def fail_in_main(
@@ -121,14 +127,17 @@ def fail_in_worker(
 
 
 def resume(data: Path, out: Path, tables: dict[str, Any], expected: Remains) -> str:
-    """Resume a run; what differs from one that was left alone."""
-    toy.run(data, out, resume=True, **tables)
+    """Resume a run; what is wrong with its start, or differs from one that was left alone."""
+    starts, committed = toy.Starts(), kills.count_committed(out, tables["checkpoint"]["every"])
+    toy.run(data, out, resume=True, recorders=[starts], **tables)
+    if problem := kills.restarted(min(starts.rounds, default=None), committed):
+        return problem
     found = remains(out)
     if found[0] != expected[0]:
         return "other rounds after --resume"
     different = [name for name in expected[1] if found[1].get(name) != expected[1][name]]
     different = [name for name in different if name != "model.json"]  # it names the orders
-    if left := [path.name for path in out.rglob("*.tmp")]:
+    if left := find_temporary(out):
         return f"left over after --resume: {left}"
     return f"other files after --resume: {different}" if different else ""
 
@@ -235,8 +244,8 @@ def full(folder: Path) -> Iterator[Trial]:
                 return f"{size} bytes: exit code {code}: {said[-1:]}"
             if code == 5 and not any("No space left on device" in line for line in said):
                 return f"{size} bytes: {said[-1:]}"
-            if list(out.rglob("*.tmp")):
-                return f"{size} bytes: left over: {list(out.rglob('*.tmp'))}"
+            if left := find_temporary(out):
+                return f"{size} bytes: left over: {left}"
             subprocess.run(["mount", "-o", "remount,size=64m", str(place)], check=True)
             return run.finish(out)
         finally:

@@ -3,18 +3,21 @@
 A trial runs a method whose clients or server keep something, in two workers, kills the main
 process, a worker, both, or the fork server of the workers at random moments, and resumes until the
 run is done. It counts as equal if the metrics (less the clock), the digests of all states, the
-model and every personal model are those of a run that was left alone.
+model and every personal model are those of a run that was left alone, and if the last start went on
+from the newest checkpoint that there must have been.
 """
 
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -82,7 +85,7 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def gone(pids: list[int], seconds: float = 10.0) -> bool:
+def gone(pids: Iterable[int], seconds: float = 10.0) -> bool:
     """Whether processes end by themselves within a time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -104,6 +107,24 @@ def count_rounds(out: Path) -> int:
     """Count the rounds that a run has recorded."""
     metrics = out / "metrics.jsonl"
     return metrics.read_text().count("\n") if metrics.exists() else 0
+
+
+def count_committed(out: Path, every: int) -> int:
+    """Count the rounds that a run must have committed: it records a round before it commits it."""
+    return max(0, count_rounds(out) - 1) // every * every
+
+
+def restarted(first: int | None, committed: int) -> str:
+    """What is wrong with the first round of a resumed run; None if it had none to play."""
+    if first is None or first >= committed:
+        return ""
+    return f"resumed from round {first + 1}, although {committed} rounds were committed"
+
+
+def read_start(log: Path) -> int | None:
+    """The first round of a command, counted from 0, by what it printed; None without one."""
+    found = re.search(r"clients?, (?:from round (\d+)|\d+ rounds?) -> ", log.read_text())
+    return int(found[1] or 1) - 1 if found else None
 
 
 def _reach_a_moment(
@@ -207,6 +228,7 @@ class Alone:
 
     def __init__(self, folder: Path, name: str, tables: dict[str, Any]) -> None:
         self.folder, self.config = folder, write_config(folder, name, **tables)
+        self.every = int(tomllib.loads(self.config.read_text())["checkpoint"]["every"])
         self.out = folder / f"{name}-alone"
         assert self.start(self.out).wait() == 0, f"{name} cannot run at all"
         warm.import_all(folder / f"{name}-alone.log")
@@ -221,9 +243,11 @@ class Alone:
 
     def finish(self, out: Path) -> str:
         """Resume a run until it is done; what is wrong with the result."""
-        process = self.start(out)
-        if process.wait() != 0:
-            return f"the resumed run failed: {out.with_name(f'{out.name}.log').read_text()[-300:]}"
+        log, committed = out.with_name(f"{out.name}.log"), count_committed(out, self.every)
+        if self.start(out).wait() != 0:
+            return f"the resumed run failed: {log.read_text()[-300:]}"
+        if problem := restarted(read_start(log), committed):
+            return problem
         return "" if equal(self.out, out) else "the bits differ"
 
 
