@@ -3,7 +3,7 @@
 After a fault: exit code 5, one line with path, reason and the bytes that a full disk had no room
 for, no temporary file, a checkpoint that loads, and `--resume` from it to the bits of a run on a
 good disk. All operations of two runs are tried: of one whose clients keep states, and of one whose
-server keeps big arrays.
+server keeps big arrays. SIGKILL comes before all operations of these, and of every stateful method.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import kills
 import warm
 from bench import Trial
 
+import coterie
 import toy
 from coterie.core.errors import CoterieError
 from coterie.engine.checkpoints import CheckpointStore
@@ -37,8 +38,8 @@ SMALL: dict[str, Any] = {
     "partition": {"clients": 2},
 }
 SUBJECTS = ("toy_methods:TwoModels", "toy_methods:Staged")
-# how many trials a part has, at least one for each operation (and fault) of the two runs
-KILLS, FAULTY, FAULTY_WORKER = 500, 1500, 300
+# how many trials a part has, at least one for each operation (and fault) of its runs
+KILLS, FAULTY, FAULTY_WORKER = 2000, 1500, 300
 SETTLED = 4.0  # seconds
 ENDED = "the run is done"  # before the operation that was to fail
 Remains = tuple[list[dict[str, Any]], dict[str, bytes]]
@@ -54,6 +55,15 @@ def settings(orders: Path, workers: int = 0, method: str = SUBJECTS[0]) -> dict[
     objective = {"name": "disk_orders:Obeying", "orders": str(orders)}
     executor = {"kind": "processes", "workers": workers} if workers else {"kind": "serial"}
     return {**SMALL, "method": {"name": method}, "objective": objective, "executor": executor}
+
+
+def tables_of(data: Path, subject: str, orders: Path) -> dict[str, Any]:
+    """All tables of a run in one process: of a toy method, or of a conformance case."""
+    if subject in SUBJECTS:
+        return kills.merge(toy.tables(data), settings(orders, method=subject))
+    small = {"run": {"rounds": 2, "seed": 11}, "partition": SMALL["partition"]}
+    tables = kills.merge(kills.settings(subject), {**small, "checkpoint": SMALL["checkpoint"]})
+    return kills.merge(toy.tables(data), {**tables, "executor": {"kind": "serial"}})
 
 
 def judge(out: Path, error: CoterieError | None, harmless: bool, needed: int = 0) -> str:
@@ -129,7 +139,8 @@ def fail_in_worker(
 def resume(data: Path, out: Path, tables: dict[str, Any], expected: Remains) -> str:
     """Resume a run; what is wrong with its start, or differs from one that was left alone."""
     starts, committed = toy.Starts(), kills.count_committed(out, tables["checkpoint"]["every"])
-    toy.run(data, out, resume=True, recorders=[starts], **tables)
+    tables = kills.merge(toy.tables(data), tables)
+    coterie.run(tables, out=out, resume=True, recorders=[starts], progress=False)
     if problem := kills.restarted(min(starts.rounds, default=None), committed):
         return problem
     found = remains(out)
@@ -151,8 +162,9 @@ def count_in_main(data: Path, folder: Path, method: str) -> int:
         seen = number + 1
         return operation
 
+    tables = tables_of(data, method, folder / "counted.orders")
     with wrapped(count):
-        toy.run(data, folder / "counted", **settings(folder / "counted.orders", method=method))
+        coterie.run(tables, out=folder / "counted", progress=False)
     shutil.rmtree(folder / "counted")
     return seen
 
@@ -168,20 +180,26 @@ def count_in_worker(data: Path, folder: Path, method: str) -> int:
 
 
 class Operations:
-    """All file operations of both runs, and what is left of runs on a good disk."""
+    """All file operations of some runs, and what is left of these on a good disk."""
 
-    def __init__(self, folder: Path, count: Any, trials: int) -> None:
+    def __init__(
+        self, folder: Path, count: Any, trials: int, subjects: Sequence[str] = SUBJECTS
+    ) -> None:
         self.data, self.expected = toy.write_data(folder / "toy.npz"), dict[str, Remains]()
         self._all: list[tuple[str, int]] = []  # of which run, and the number in it
-        for method in SUBJECTS:
-            whole = folder / method.partition(":")[2]
-            toy.run(self.data, whole, **settings(whole.with_suffix(".orders"), method=method))
+        for method in subjects:
+            whole = folder / method.rpartition(":")[2]
+            tables = tables_of(self.data, method, whole.with_suffix(".orders"))
+            coterie.run(tables, out=whole, progress=False)
             self.expected[method] = remains(whole)
         # the data cache notes the hashes of files that have not changed for a while; from then on
         # a run has the same operations each time
         time.sleep(SETTLED)
-        toy.run(self.data, folder / "settled", **settings(folder / "settled.orders"))
-        for method in SUBJECTS:
+        for method in subjects:
+            settled = folder / f"settled-{method.rpartition(':')[2]}"
+            tables = tables_of(self.data, method, settled.with_suffix(".orders"))
+            coterie.run(tables, out=settled, progress=False)
+        for method in subjects:
             total = count(self.data, folder, method)
             self._all += [(method, victim) for victim in range(total)]
         assert len(self._all) <= trials, f"{len(self._all)} operations, and {trials} trials of them"
@@ -258,11 +276,11 @@ def full(folder: Path) -> Iterator[Trial]:
 @contextmanager
 def killed(folder: Path) -> Iterator[Trial]:
     """SIGKILL before one operation after the other, of the runs in one process."""
-    operations = Operations(folder, count_in_main, KILLS)
+    operations = Operations(folder, count_in_main, KILLS, (*SUBJECTS, *kills.STATEFUL))
 
     def trial(number: int) -> str:
         (method, victim), out = operations.choose(number), folder / f"run-{number}"
-        tables = settings(folder / "orders", method=method)
+        tables = tables_of(operations.data, method, folder / "orders")
 
         def die(name: str, seen: int, operation: Any) -> Any:
             if seen == victim:
@@ -271,7 +289,7 @@ def killed(folder: Path) -> Iterator[Trial]:
 
         def work() -> None:
             wrap_operations(die)
-            toy.run(operations.data, out, **tables)
+            coterie.run(tables, out=out, progress=False)
 
         status = in_child(work)
         if status != -signal.SIGKILL:

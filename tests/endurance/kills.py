@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -199,8 +199,12 @@ def write_config(folder: Path, name: str, **changes: Any) -> Path:
     """Write a configuration of the toy problem."""
     data = folder / "toy.npz"
     base = toy.tables(data if data.exists() else toy.write_data(data))
-    tables = {name: {**base.get(name, {}), **changes.get(name, {})} for name in base | changes}
-    return write_tables(folder, name, tables)
+    return write_tables(folder, name, merge(base, changes))
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Change keys of tables."""
+    return {name: {**base.get(name, {}), **changes.get(name, {})} for name in {**base, **changes}}
 
 
 def write_tables(folder: Path, name: str, tables: dict[str, Any]) -> Path:

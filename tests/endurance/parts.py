@@ -25,7 +25,11 @@ def _tests(*files: str) -> tuple[str, ...]:
 PARTS = (
     Part("kills", 1, "a process killed at a random time, seven stateful methods", 200, kills.bench),
     Part(
-        "operations", 1, "SIGKILL before each file operation of two runs", disk.KILLS, disk.killed
+        "operations",
+        1,
+        "SIGKILL before each file operation, of all stateful methods",
+        disk.KILLS,
+        disk.killed,
     ),
     Part(
         *("nodes", 1, "a node of Ray killed at a random time", 20),
