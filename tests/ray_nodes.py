@@ -19,6 +19,7 @@ import toy
 from coterie.executors.cluster.connect import AS_PROCESSES, write_token
 
 HEAD, OTHER = "127.0.0.1", "127.0.0.2"
+ACTOR = "ray::SiteActor"  # Ray calls the processes of our actors so
 _START_SECONDS = 120.0
 _START = """
 from coterie.executors.cluster.connect import as_given

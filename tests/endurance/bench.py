@@ -2,13 +2,16 @@
 
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 TESTS = Path(__file__).parent.parent
 ROOT = TESTS.parent
@@ -23,6 +26,7 @@ FOLDERS = (
     "unit/kit",
 )
 _MEMORY = Path("/dev/shm")
+_END_SECONDS = 30.0  # that a command may take to end
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 Trial = Callable[[int], str]  # does the n-th trial; returns what was wrong, or ""
@@ -57,14 +61,25 @@ def workplace() -> Iterator[Path]:
     """Make a folder for trials, in memory if possible, with a data cache of its own."""
     parent = _MEMORY if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) else None
     before = os.environ.get("COTERIE_CACHE")
-    with TemporaryDirectory(prefix="ce", dir=parent) as name:
-        os.environ["COTERIE_CACHE"] = str(Path(name) / "cache")
-        try:
-            yield Path(name)
-        finally:
-            del os.environ["COTERIE_CACHE"]
-            if before is not None:
-                os.environ["COTERIE_CACHE"] = before
+    folder = Path(mkdtemp(prefix="ce", dir=parent))
+    os.environ["COTERIE_CACHE"] = str(folder / "cache")
+    try:
+        yield folder
+    finally:
+        del os.environ["COTERIE_CACHE"]
+        if before is not None:
+            os.environ["COTERIE_CACHE"] = before
+        remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder, in which a process that was killed may still write."""
+    for _ in range(50):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
+    print(f"{folder} could not be removed", file=sys.stderr)
 
 
 def call(command: Sequence[str], first: int, trials: int) -> tuple[int, int, str]:
@@ -75,17 +90,39 @@ def call(command: Sequence[str], first: int, trials: int) -> tuple[int, int, str
     words = [word.format(n=trials, first=first) for word in command]
     folders = [str(ROOT / "src"), str(TESTS), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
-    ended = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env=environment, text=True, capture_output=True
+    # in a session of its own, so that Ctrl-C comes to it once, from here
+    process = subprocess.Popen(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
-    lines = (ended.stdout + ended.stderr).strip().splitlines() or [""]
+    try:
+        said = "".join(process.communicate())
+    except BaseException:
+        _end(process)
+        raise
+    lines = said.strip().splitlines() or [""]
     pairs = [
         (int(good), int(all_)) for good, all_ in re.findall(r"(\d+) of (\d+)", "\n".join(lines))
     ]
     if passed := re.search(r"(\d+) passed", lines[-1]):
         failed = re.search(r"(\d+) failed", lines[-1])
         pairs = [(int(passed[1]), int(passed[1]) + (int(failed[1]) if failed else 0))]
-    good, tried = pairs[-1] if pairs else (trials * (ended.returncode == 0), trials)
-    if ended.returncode == 0:
+    good, tried = pairs[-1] if pairs else (trials * (process.returncode == 0), trials)
+    if process.returncode == 0:
         return tried, 0, ""
-    return tried, max(1, tried - good), f"exit status {ended.returncode}: {lines[-1]}"
+    return tried, max(1, tried - good), f"exit status {process.returncode}: {lines[-1]}"
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """Interrupt a command; kill it and its group if it does not end."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.communicate(timeout=_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -6,8 +6,12 @@ Every trial takes a copy of a run that was stopped or is finished, and changes o
 is flipped, the file is cut, emptied or deleted, or it gets the content of another file. Of twelve
 trials five flip and five cut; the number of a trial says what is done to which run. Files are taken
 in turn, so that all of them are hit. The resumed run must have the rounds and models of the run
-that was left alone. Only if the damage is outside of what checkpoints consist of, or hits two of
-them at once, may it be refused instead, with one line and no file changed.
+that was left alone, go back one checkpoint at most, and leave no damage, without a word, in what a
+later start would rely on. Only if the damage is outside of what checkpoints consist of, or hits two
+of them at once, may it be refused instead, with one line and no file changed.
+
+It counts as noticed if the run says something, or the file is whole again or gone; as not read if
+it stayed in what only an older checkpoint relies on, or a second copy was not made again.
 """
 
 import argparse
@@ -31,6 +35,8 @@ import coterie  # noqa: E402
 import resuming  # noqa: E402
 import toy  # noqa: E402
 from coterie.core.errors import CoterieError  # noqa: E402
+from coterie.engine.checkpoints import CheckpointStore  # noqa: E402
+from coterie.engine.copies import SUFFIX  # noqa: E402
 
 COMMITS = {"checkpoint": {"every": 1, "keep": 2}}
 # SCAFFOLD and MOON with clients that take no part in some rounds, and big arrays of the server
@@ -45,12 +51,23 @@ QUICK = ("scaffold", "arrays")
 
 
 @dataclass(frozen=True)
+class Resumed:
+    """What a resumed run left and said, and its first round; the number of all if it had none."""
+
+    files: Mapping[str, bytes]
+    notes: frozenset[str]
+    first: int
+    relied: tuple[str, ...]  # the files that it relies on from here on
+
+
+@dataclass(frozen=True)
 class Subject:
     """A run to be damaged, and what it must lead to."""
 
     name: str
     folder: Path
     expected: tuple[Any, ...]
+    resumed: "Resumed | None" = None  # undamaged
 
     def files(self) -> list[Path]:
         """List its files that are not empty, relative to its folder."""
@@ -103,6 +120,7 @@ REST: Sequence[Damage] = (delete, overwrite, empty)
 ORDER: Sequence[Damage | None] = (flip, cut, flip, cut, flip, swap, cut, flip, cut, flip, cut, None)
 # folders of which every file has a copy, or belongs to a checkpoint with another one before it
 COVERED = ("checkpoints", "clients", "blobs")
+GOOD = ("noticed", "not read", "refused")  # how a trial may end
 
 
 @dataclass(frozen=True)
@@ -120,9 +138,13 @@ class Plan:
         beside = f" with {self.other}" if self.damage in (swap, overwrite) else ""
         return f"{self.subject.name}: {self.damage.__name__} {self.file}{beside}"
 
+    def hit(self) -> tuple[Path, ...]:
+        """List the files that it changes."""
+        return (self.file, self.other) if self.damage is swap else (self.file,)
+
     def allowed(self) -> tuple[str, ...]:
         """How a resumed run may end."""
-        hit = (self.file, self.other) if self.damage is swap else (self.file,)
+        hit = self.hit()
         covered = all(path.parts[0] in COVERED for path in hit)
         # a swap between two checkpoints may leave no checkpoint whole
         together = len({_find_owner(path) for path in hit}) == 1
@@ -146,10 +168,13 @@ def make_subjects(folder: Path, names: Sequence[str]) -> list[Subject]:
         with suppress(toy.Killed):
             coterie.run(tables, out=folder / name / "stopped", progress=False, recorders=[stop])
         expected = resuming.results(folder / name / "finished")
-        subjects += [
-            Subject(f"{name}, {state}", folder / name / state, expected)
-            for state in ("stopped", "finished")
-        ]
+        for state in ("stopped", "finished"):
+            undamaged = folder / name / f"{state}-resumed"
+            shutil.copytree(folder / name / state, undamaged)
+            resumed = resume(undamaged, len(expected[0]))
+            committed = len(expected[0]) - (state == "stopped")  # its last round was not
+            assert resumed.first == committed, f"{name}, {state} began at {resumed.first + 1}"
+            subjects.append(Subject(f"{name}, {state}", folder / name / state, expected, resumed))
     return subjects
 
 
@@ -166,13 +191,22 @@ def make_plan(subjects: Sequence[Subject], number: int) -> Plan:
     return Plan(subject, damage, file, chance.choice(subject.others(file)), chance)
 
 
+def resume(folder: Path, total: int) -> Resumed:
+    """Resume a run of so many rounds, and see what it does."""
+    starts = toy.Starts()
+    coterie.run(out=folder, resume=True, progress=False, recorders=[starts])
+    notes = frozenset(note.replace(str(folder), "") for note in starts.notes)
+    first, relied = min(starts.rounds, default=total), tuple(list_relied(folder))
+    return Resumed(resuming.files(folder), notes, first, relied)
+
+
 def try_one(folder: Path, plan: Plan) -> str:
-    """Damage a copy of a run and resume it: `equal`, `refused`, or what went wrong."""
+    """Damage a copy of a run and resume it: one of `GOOD`, or what went wrong."""
     shutil.copytree(plan.subject.folder, folder)
     plan.damage(folder / plan.file, folder / plan.other, plan.chance)
     before = resuming.files(folder)
     try:
-        coterie.run(out=folder, resume=True, progress=False)
+        resumed = resume(folder, len(plan.subject.expected[0]))
     except CoterieError as error:
         if "\n" in str(error):
             return f"REFUSED IN MORE THAN ONE LINE: {error}"
@@ -182,9 +216,45 @@ def try_one(folder: Path, plan: Plan) -> str:
     except Exception as error:
         return f"FAILED: {type(error).__name__}: {error}"
     try:
-        return "equal" if resuming.results(folder) == plan.subject.expected else "ANOTHER RESULT"
+        equal = resuming.results(folder) == plan.subject.expected
     except Exception as error:
         return f"UNREADABLE RESULT: {type(error).__name__}: {error}"
+    return judge(plan, before, resumed) if equal else "ANOTHER RESULT"
+
+
+def judge(plan: Plan, before: Mapping[str, bytes], resumed: Resumed) -> str:
+    """Judge a run that ended with the right result: what it began with, and what it saw."""
+    undamaged = plan.subject.resumed
+    assert undamaged is not None
+    if resumed.first < undamaged.first - 1:  # a checkpoint is of each round
+        return f"BEGAN AT ROUND {resumed.first + 1} INSTEAD OF {undamaged.first + 1}"
+    if resumed.notes - undamaged.notes:
+        return "noticed"
+    hit = [str(file) for file in plan.hit()]
+    left = [n for n in hit if undamaged.files.get(n) != before.get(n) == resumed.files.get(n)]
+    # a second copy that is gone is not made again while the first one is whole
+    lost = [name for name in left if name not in before and name.endswith(SUFFIX)]
+    if relied := [n for n in left if n.startswith(resumed.relied) and n not in lost]:
+        return f"UNNOTICED: {relied}"
+    return "not read" if left else "noticed"
+
+
+def list_relied(folder: Path) -> Iterator[str]:
+    """Name the files that resuming or using a run needs, or how their names begin.
+
+    Not among them are what only checkpoints before the newest rely on, and `baseline.json`, which
+    is read before the first round alone.
+    """
+    newest = CheckpointStore(folder).load_newest()
+    assert newest is not None and not newest[2], "the newest checkpoint does not load"
+    server, position, _ = newest
+    yield from ("metrics.jsonl", "config.toml", "partition.json", "report.html")
+    yield from ("model.json", "model.safetensors", "best.safetensors", "personal/")
+    yield f"checkpoints/round_{position.round:06d}/"
+    if position.best is not None:
+        yield f"checkpoints/best/round_{position.best.round:06d}."
+    yield from (f"blobs/{blob.sha256}" for blob in server.blobs.values())
+    yield from (f"clients/{client}/{at:06d}." for client, (at, _) in position.states.items())
 
 
 def run_trials(
@@ -209,15 +279,16 @@ def main() -> None:
     with TemporaryDirectory() as name:
         trials = run_trials(Path(name), list(METHODS), options.trials, options.seed)
         for number, (plan, ended) in enumerate(trials, start=options.seed):
-            passed = ended in ("equal", "refused")
+            passed = ended in GOOD
             counts[ended if passed else "wrong"] += 1
             done[plan.damage.__name__] += 1
             if not passed:
                 print(f"trial {number}: {plan.describe()}: {ended}", flush=True)
             elif number % 20 == 19:
                 print(f"trial {number}: {dict(counts)}", flush=True)
-    good = counts["equal"] + counts["refused"]
+    good = sum(counts[ended] for ended in GOOD)
     print(", ".join(f"{name}: {count}" for name, count in sorted(done.items())))
+    print(", ".join(f"{ended}: {counts[ended]}" for ended in (*GOOD, "wrong")))
     print(f"{good} of {options.trials} noticed or equal")
     sys.exit(good != options.trials)
 

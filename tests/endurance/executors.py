@@ -2,7 +2,8 @@
 
 Three sites. Serial, worker processes (one, two and three) and Ray simulate the federation; over
 Flower it is deployed: a server and three clients as processes of their own, with TLS and keys.
-Digests of every round, what clients measure and the trained model must be equal, bit for bit.
+Digests of every round, who was lost or rejected, what clients measure, the trained model and those
+of the clients must be equal, bit for bit; over Flower the last are at the sites.
 `centralized` pools the data of all sites and is compared where that can be done.
 """
 
@@ -28,6 +29,7 @@ import ray_nodes
 POOLED = "centralized"
 SERVER_ONLY = ("accuracy", "knn")  # evaluators that need test samples on the server
 METHODS = [case for case in CASES if not case.variant]
+COMPARED = ("digest", "states", "metrics", "lost", "rejected", "skipped")  # of each round
 SEEDS = 5
 PAIRS = [(case, seed) for case in METHODS for seed in range(SEEDS)]
 SIMULATED: dict[str, dict[str, Any]] = {
@@ -71,11 +73,17 @@ def simulate(tables: dict[str, Any], out: Path) -> None:
     assert status == 0, f"{out.name} ended with {status}: {log.read_text()[-500:]}"
 
 
-def remains(out: Path) -> object:
-    """What must be equal: digests and measurements by round, and the model if there is one."""
+def remains(out: Path, deployed: Path | None = None) -> object:
+    """What must be equal: what happened by round, the model and the clients' own models.
+
+    Those of a deployed run are in the folders of its sites.
+    """
     lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
-    rounds = [(line["digest"], line["states"], line["metrics"]) for line in lines]
-    return rounds, [path.read_bytes() for path in out.glob("model.safetensors")]
+    rounds = [[line[key] for key in COMPARED] for line in lines]
+    own = deployed.glob("*/site/*/personal/*") if deployed else out.glob("personal/*")
+    models = {path.name: path.read_bytes() for path in (*out.glob("model.safetensors"), *own)}
+    assert models, f"{out.name} left no model"
+    return rounds, models
 
 
 def compare(case: Case, tables: dict[str, Any], folder: Path, address: str) -> str:
@@ -85,12 +93,13 @@ def compare(case: Case, tables: dict[str, Any], folder: Path, address: str) -> s
     for kind, executor in SIMULATED.items():
         where = {"address": address} if kind == "ray" else {}
         simulate({**tables, "executor": {**executor, **where}}, outs[kind])
+    found = {kind: remains(out) for kind, out in outs.items()}
     if case.name != POOLED:
-        outs["flower"] = folder / "flower"
-        with warm_sites.sites(folder / "deployed", Path(tables["data"]["root"])) as sites:
-            sites.run(outs["flower"], tables)
-    expected = remains(outs["serial"])
-    wrong = [kind for kind, out in outs.items() if remains(out) != expected]
+        out, deployed = folder / "flower", folder / "deployed"
+        with warm_sites.sites(deployed, Path(tables["data"]["root"])) as sites:
+            sites.run(out, tables)
+        found["flower"] = remains(out, deployed)
+    wrong = [kind for kind, one in found.items() if one != found["serial"]]
     return f"{case.name}: other bits on {', '.join(wrong)}" if wrong else ""
 
 

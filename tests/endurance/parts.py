@@ -114,7 +114,7 @@ PARTS = (
         *("memory", 15, "500 rounds of 500 clients with states", 1),
         command=_script(
             *("memory.py", "--clients", "500", "--rounds", "500"),
-            *("--fraction", "1.0", "--method", "moon", "--every", "25"),
+            *("--fraction", "1.0", "--method", "moon", "--every", "5"),
         ),
     ),
     Part(

@@ -1,4 +1,8 @@
-"""A disk that fails at one read after the other while a killed run is resumed."""
+"""A disk that fails at one read after the other while a killed run is resumed.
+
+The resumed run ends with an error that names the file, or with the bits of a run on a good disk; it
+may have gone back one checkpoint for that, and no further.
+"""
 
 import os
 import shutil
@@ -8,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import disk
+import kills
 from bench import Trial
 
 import toy
@@ -41,13 +46,15 @@ class Killed:
     def fail(self, out: Path, victim: int) -> str:
         """Resume a copy of it while a read fails; what is wrong then, or `disk.ENDED`."""
         shutil.copytree(self.out, out)
-        fault = BadSector(victim, (out, default_cache()))
-        problem = ""
+        fault, starts = BadSector(victim, (out, default_cache())), toy.Starts()
+        committed = kills.count_committed(out, self.tables["checkpoint"]["every"])
         try:
             with reading(fault):
-                toy.run(self.data, out, resume=True, **self.tables)
+                toy.run(self.data, out, resume=True, recorders=[starts], **self.tables)
         except CoterieError as error:
             problem = self._judge(fault, error)
+        else:  # one checkpoint back at most
+            problem = kills.restarted(min(starts.rounds, default=None), committed - 1)
         if not problem and not fault.path:
             problem = disk.ENDED
         problem = problem or disk.resume(self.data, out, self.tables, self.expected)
@@ -82,6 +89,7 @@ def bench(folder: Path) -> Iterator[Trial]:
     def trial(number: int) -> str:
         read, chosen = divmod(number, len(runs))
         said = runs[chosen].fail(folder / f"run-{number}", read % total[chosen])
-        return "" if said in ("", disk.ENDED) else f"{list(METHODS)[chosen]}, read {read}: {said}"
+        said = "no read failed" if said == disk.ENDED else said
+        return said and f"{list(METHODS)[chosen]}, read {read % total[chosen]}: {said}"
 
     yield trial

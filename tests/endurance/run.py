@@ -5,20 +5,25 @@
     python tests/endurance/run.py kills --minutes 10  # as many as fit, the rest another time
 
 Every trial is a line of `endurance/PART.jsonl` (`--folder`). Trials of other sources than the
-present ones do not count and are done again. A part that is whole goes to
-`tests/endurance/outcome.json`, with `--write` also one with fewer trials; `python
+present ones, or of an earlier form of the trial, do not count and are done again. A part that is
+whole goes to `tests/endurance/outcome.json`, with `--write` also one with fewer trials; `python
 docs/reliability.py` makes the page of it.
 """
 
 import argparse
+import ast
 import hashlib
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -29,11 +34,14 @@ if __name__ == "__main__":
     bench.compute_in_one_thread()
 bench.find_modules()
 
+import kills  # noqa: E402
 import parts  # noqa: E402
 
 import coterie  # noqa: E402
 
 OUTCOME = Path(__file__).with_name("outcome.json")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_OWN_CLASS = re.compile(r"(\w+):\w+")  # as configurations name classes of test modules
 
 
 def sources() -> str:
@@ -44,6 +52,38 @@ def sources() -> str:
         if path.suffix in (".py", ".c", ".h", ".toml"):
             digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def form(part: bench.Part) -> str:
+    """A digest of a part's trial: its command, and every test module that it uses."""
+    words = [word for word in part.command if word.endswith(".py")]
+    files = {bench.ROOT / word for word in words}
+    if part.bench is not None:
+        files.add(Path(str(sys.modules[part.bench.__module__].__file__)))
+    todo = list(files)
+    while todo:
+        new = _list_modules(todo.pop()) - files
+        files |= new
+        todo += new
+    digest = hashlib.sha256(repr(part.command).encode())
+    for path in sorted(files):
+        digest.update(str(path.relative_to(bench.ROOT)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _list_modules(path: Path) -> set[Path]:
+    """List the test modules that a file imports, or names as `module:Class`."""
+    names = set[str]()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names |= {match[1] for match in [_OWN_CLASS.fullmatch(node.value)] if match}
+    folders = [path.parent, *(bench.TESTS / folder for folder in bench.FOLDERS)]
+    paths = (folder / f"{name}.py" for folder in folders for name in names)
+    return {path for path in paths if path.is_file()}
 
 
 def commit() -> str:
@@ -58,9 +98,10 @@ class Ledger:
     def __init__(self, folder: Path, part: bench.Part, digest: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path, self.digest = folder / f"{part.name}.jsonl", digest
+        self.form = form(part)
 
     def read(self) -> dict[int, dict[str, Any]]:
-        """Read the outcomes of these sources, by the number of their first trial."""
+        """Read the outcomes of these sources and this trial, by the number of the first one."""
         lines = self.path.read_text().splitlines() if self.path.exists() else []
         found = {}
         for line in lines:
@@ -68,7 +109,7 @@ class Ledger:
                 outcome = json.loads(line)
             except ValueError:  # the last line of a process that was killed
                 continue
-            if outcome["sources"] == self.digest:
+            if outcome["sources"] == self.digest and outcome.get("trial") == self.form:
                 found[int(outcome["number"])] = outcome
         return found
 
@@ -81,6 +122,7 @@ class Ledger:
             "problem": problem,
             "seconds": round(seconds, 3),
             "sources": self.digest,
+            "trial": self.form,
         }
         with self.path.open("a") as file:
             file.write(json.dumps(outcome) + "\n")
@@ -104,6 +146,26 @@ def trials(part: bench.Part, folder: Path) -> Iterator[Any]:
         yield one
 
 
+@contextmanager
+def ending_children() -> Iterator[None]:
+    """When trials are interrupted, kill the processes that they have started."""
+    before = set(kills.children(os.getpid()))
+    try:
+        yield
+    except BaseException:
+        started = set(kills.children(os.getpid())) - before
+        for pid in started:
+            kills.kill(pid)
+        raise
+
+
+def stop(number: int, frame: FrameType | None) -> None:
+    """End, on Ctrl-C and SIGTERM; nothing disturbs the cleaning up that follows."""
+    for one in _SIGNALS:
+        signal.signal(one, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def play(part: bench.Part, count: int, ledger: Ledger, minutes: float) -> None:
     """Do the trials of a part that are not done yet."""
     done, begin = ledger.read(), time.monotonic()
@@ -111,7 +173,7 @@ def play(part: bench.Part, count: int, ledger: Ledger, minutes: float) -> None:
     print(f"{part.name}: {len(missing)} calls to do, {len(done)} done before", flush=True)
     if not missing:
         return
-    with bench.workplace() as folder, trials(part, folder) as call:
+    with bench.workplace() as folder, ending_children(), trials(part, folder) as call:
         for number in missing:
             if time.monotonic() - begin > 60.0 * minutes:
                 print(f"{part.name}: the time is over; call it again for the rest", flush=True)
@@ -138,6 +200,7 @@ def summarise(part: bench.Part, count: int, ledger: Ledger) -> dict[str, Any]:
         "version": coterie.__version__,
         "commit": commit(),
         "sources": ledger.digest,
+        "trial": ledger.form,
     }
 
 
@@ -161,6 +224,8 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.parts) - set(names):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; they are {', '.join(names)}")
+    for number in _SIGNALS:
+        signal.signal(number, stop)
     failures, digest = 0, sources()
     for part in parts.PARTS:
         if options.parts and part.name not in options.parts:

@@ -1,8 +1,8 @@
 """SIGINT and SIGTERM at random times, to runs on every executor.
 
 A command that gets a signal ends within five seconds with exit status 130, leaves no process
-behind, and ends with the same bits when it is resumed. A run that had ended when the signal came is
-no trial: another one is made.
+behind, and ends with the same bits when it is resumed. A run that had recorded all its rounds when
+the signal came, and ended, is no trial: another one is made.
 """
 
 import os
@@ -10,7 +10,8 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,29 +26,55 @@ LOCAL = ("serial", "processes")
 SECONDS = 5.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TABLES = {"run": {"rounds": 10}, "method": {"name": "toy_methods:TwoModels"}}
-_ACTOR = "ray::SiteActor"  # Ray calls the processes of our actors so
 
 
 def send(process: warm.Process, log: Path, out: Path, generator: random.Random) -> str:
     """Send a signal to a command that works on a run; what is wrong with its end."""
-    chosen, started = generator.choice(SIGNALS), kills.children(process.pid)
+    chosen, started = generator.choice(SIGNALS), set[int]()
+    recorded = kills.count_rounds(out)
     process.send_signal(chosen)
-    begin = time.monotonic()
-    code = process.wait()
-    seconds, said = time.monotonic() - begin, log.read_text().splitlines()
-    if code == 0 and (out / "report.html").exists():
+    seconds, code = _wait(process, started), process.wait()
+    said = log.read_text().splitlines()
+    if code == 0 and recorded == count_planned(out):
         return sites.ENDED  # it was done before the signal came
+    if code == 0:
+        return f"{chosen.name} after {recorded} rounds was ignored"
     if code != 130:
         return f"{chosen.name} ended it with {code}: {said[-3:]}"
     if "Traceback" in " ".join(said):
         return f"{chosen.name}: a traceback: {said[-3:]}"
     if seconds > SECONDS:
         return f"{chosen.name} ended it after {seconds:.1f} s"
-    return "" if kills.gone(started) else "a process outlived its run"
+    # what is left of the time, or one look
+    return "" if kills.gone(started, max(0.1, SECONDS - seconds)) else "a process outlived its run"
 
 
-def interrupt(run: kills.Alone, out: Path, generator: random.Random) -> str:
-    """Interrupt a run at a random time, and resume it; what is wrong."""
+def _wait(process: warm.Process, started: set[int]) -> float:
+    """Wait for the end of a command, and note the processes it has until then; the seconds."""
+    begin = time.monotonic()
+    while process.poll() is None:
+        started.update(kills.children(process.pid))
+        if time.monotonic() - begin > warm.DEADLINE:
+            process.kill()
+        time.sleep(0.01)
+    return time.monotonic() - begin
+
+
+def count_planned(out: Path) -> int:
+    """Count the rounds that a run is to have."""
+    return int(tomllib.loads((out / "config.toml").read_text())["run"]["rounds"])
+
+
+def interrupt(
+    run: kills.Alone,
+    out: Path,
+    generator: random.Random,
+    computing: Callable[[], list[int]] = list,
+) -> str:
+    """Interrupt a run at a random time, and resume it; what is wrong.
+
+    `computing` lists processes that nobody started for the command, and that must end with it.
+    """
     said, log = sites.ENDED, out.with_name(f"{out.name}.log")
     try:
         while said == sites.ENDED:
@@ -58,6 +85,8 @@ def interrupt(run: kills.Alone, out: Path, generator: random.Random) -> str:
                 time.sleep(0.001)
             time.sleep(generator.uniform(0.02, 0.9 * run.duration))
             said = send(process, log, out, generator)
+        if not said and not kills.gone(computing(), SECONDS):
+            said = "what computed for a run outlived it"
         return said or run.finish(out)
     finally:
         shutil.rmtree(out, ignore_errors=True)
@@ -81,7 +110,7 @@ def local(folder: Path) -> Iterator[Trial]:
 def _computing(nodes: ray_nodes.Nodes) -> list[int]:
     """The processes of a cluster that compute for a run."""
     pids = [pid for process in nodes.started.values() for pid in ray_nodes.descendants(process.pid)]
-    return [pid for pid in pids if ray_nodes.name_of(pid).startswith(_ACTOR)]
+    return [pid for pid in pids if ray_nodes.name_of(pid).startswith(ray_nodes.ACTOR)]
 
 
 @contextmanager
@@ -93,9 +122,8 @@ def cluster(folder: Path) -> Iterator[Trial]:
         run = kills.Alone(folder, "ray-run", {**TABLES, "executor": executor})
 
         def trial(number: int) -> str:
-            problem = interrupt(run, folder / f"signal-{number}", random.Random(number))
-            left = _computing(nodes)
-            return problem or ("" if kills.gone(left) else "an actor outlived its run")
+            out, generator = folder / f"signal-{number}", random.Random(number)
+            return interrupt(run, out, generator, lambda: _computing(nodes))
 
         yield trial
 

@@ -2,7 +2,8 @@
 
 A server and three clients of a stateful method as processes, over TLS with keys. In each trial one
 of them is killed at a random moment and started again, the server with `--resume`; the run must
-have the digests of the same federation simulated in one process.
+have the digests and the model of the same federation simulated in one process, and a server must
+have gone on from its newest checkpoint.
 """
 
 import random
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import fleet
+import kills
 import warm
 import warm_sites
 from bench import Trial
 
 from site_processes import kill, wait_for_rounds
 
-ROUNDS = 10
+ROUNDS, EVERY = 10, 2  # every: rounds between checkpoints
 VICTIMS = ("server", "berlin")
 ENDED = "the run had ended"  # before anything could be done to it
 # ends a process, given its log and the run; what is wrong with its end, or `ENDED`
@@ -30,7 +32,7 @@ Strike = Callable[[warm.Process, Path, Path, random.Random], str]
 def settings(root: Path) -> dict[str, dict[str, Any]]:
     """Every client has a state that its next round relies on."""
     run = {"rounds": ROUNDS, "seed": 5}
-    return fleet.tables(root, run=run, method={"name": "scaffold"}, checkpoint={"every": 2})
+    return fleet.tables(root, run=run, method={"name": "scaffold"}, checkpoint={"every": EVERY})
 
 
 def prepare(folder: Path) -> Path:
@@ -66,12 +68,20 @@ def _disturb_once(
         time.sleep(generator.uniform(0.0, 0.1))
         process = server if victim == "server" else sites.clients[victim]
         problem = strike(process, sites.log(victim), out, generator)
-        if problem == ENDED:
-            return ENDED
+        if problem:
+            return problem
+        committed = kills.count_committed(out, EVERY)
         sites.restart(victim, out)
         sites.finish()
-    same = fleet.digests(out) == fleet.digests(root.parent / "alone")
-    return problem or ("" if same else "the bits differ")
+        if victim == "server":
+            problem = kills.restarted(kills.read_start(sites.log(victim)), committed)
+    return problem or (
+        "" if _remains(out) == _remains(root.parent / "alone") else "the bits differ"
+    )
+
+
+def _remains(out: Path) -> object:
+    return fleet.digests(out), (out / "model.safetensors").read_bytes()
 
 
 def _kill(process: warm.Process, *_: object) -> str:

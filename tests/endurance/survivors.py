@@ -82,8 +82,9 @@ def drop(data: Path, folder: Path, rate: float, seed: int, when: str = "drop_bef
         expected = run_to_the_end(data, lucky, cohort=cohort, **changes)
     if ends != expected:
         return f"gave up after rounds {ends}, not {expected}"
-    digests = [line["digest"] for line in lines]
-    for line, before in zip(lines[1:], digests, strict=False):
+    initial = toy.prepared(data, folder / "prepared", **changes).parts.start().digest()
+    digests = [initial, *(line["digest"] for line in lines)]
+    for line, before in zip(lines, digests, strict=False):
         answered = len(line["cohort"]) - len(line["lost"])
         if line["skipped"] != (answered < least):
             return f"round {line['round']} with {answered} answers: skipped is {line['skipped']}"

@@ -4,9 +4,11 @@ import json
 import os
 import re
 import runpy
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,8 +28,8 @@ PAGE = runpy.run_path(str(ROOT / "docs" / "reliability.py"))
 
 
 def test_the_table_of_trials_is_that_of_the_outcomes() -> None:
-    """Compared with the package that the page names: a change of the package changes no page."""
-    written = PAGE["renew"](PAGE["read_present"]())
+    """As of when the page was written: a change of the package or a trial changes no page."""
+    written = PAGE["renew"](PAGE["read_present"](), PAGE["read_older"]())
     assert PAGE["PAGE"].read_text() == written, "renew it: python docs/reliability.py"
 
 
@@ -48,17 +50,19 @@ def test_the_page_names_every_part_that_was_not_tried_as_planned() -> None:
 
 
 def test_a_part_is_listed_with_what_it_lacks() -> None:
-    def outcome(done: str, trials: int, failures: int) -> dict[str, object]:
-        return {"done": done, "trials": trials, "failures": failures}
+    def outcome(form: str, trials: int, failures: int) -> dict[str, object]:
+        return {"trial": form, "trials": trials, "failures": failures}
 
     planned = [bench.Part(name, 1, "now", 1000) for name in ("whole", "none", "few", "old", "bad")]
+    now = run.form(planned[0])
     outcomes = {
-        "whole": outcome("now", 1000, 0),
-        "few": outcome("now", 999, 0),
-        "old": outcome("then", 1000, 0),
-        "bad": outcome("now", 1000, 2),
+        "whole": outcome(now, 1000, 0),
+        "few": outcome(now, 999, 0),
+        "old": outcome("another", 1000, 0),
+        "bad": outcome(now, 1000, 2),
     }
-    assert PAGE["list_gaps"](planned, outcomes).splitlines() == [
+    older = PAGE["find_older"](planned, outcomes)
+    assert PAGE["list_gaps"](planned, outcomes, older).splitlines() == [
         "- No outcome yet: `none`.",
         "- Tried with fewer trials than planned: `few` (999 of 1,000).",
         "- Tried in an earlier form of the trial: `old`.",
@@ -116,7 +120,7 @@ def test_a_part_that_was_interrupted_is_continued(tmp_path: Path) -> None:
     assert tried == [0, 1, 2, 3, 4]
     found = run.summarise(make_part(tried), 5, ledger)
     assert (found["trials"], found["failures"], found["problems"]) == (5, 1, ["it broke"])
-    assert found["sources"] == "these"
+    assert (found["sources"], found["trial"]) == ("these", run.form(make_part(tried)))
     run.play(make_part(tried), 5, ledger, 1.0)
     assert len(tried) == 5
 
@@ -134,6 +138,55 @@ def test_trials_of_other_sources_do_not_count(tmp_path: Path) -> None:
     run.play(make_part(tried), 2, run.Ledger(tmp_path, make_part(tried), "old"), 1.0)
     run.play(make_part(tried), 2, run.Ledger(tmp_path, make_part(tried), "new"), 1.0)
     assert tried == [0, 1, 0, 1]
+
+
+def test_trials_of_an_earlier_form_do_not_count(tmp_path: Path) -> None:
+    tried: list[int] = []
+    ledger = run.Ledger(tmp_path, make_part(tried), "these")
+    ledger.form = "another"
+    run.play(make_part(tried), 2, ledger, 1.0)
+    run.play(make_part(tried), 2, run.Ledger(tmp_path, make_part(tried), "these"), 1.0)
+    assert tried == [0, 1, 0, 1]
+
+
+def test_the_form_of_a_trial_is_that_of_its_modules_and_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    monkeypatch.setattr(bench, "TESTS", tmp_path / "tests")
+    files = {"trial": "import one", "one": "NAME = 'two:Class'", "two": "", "three": ""}
+    (tmp_path / "tests").mkdir()
+    for name, text in files.items():
+        (tmp_path / "tests" / f"{name}.py").write_text(text)
+    part = bench.Part("small", 1, "counts", 5, command=("tests/trial.py", "--fast"))
+    form = run.form(part)
+    assert run.form(replace(part, command=("tests/trial.py",))) != form
+    for name in files:
+        (tmp_path / "tests" / f"{name}.py").write_text(f"{files[name]}  # changed")
+        assert (run.form(part) == form) == (name == "three")
+        (tmp_path / "tests" / f"{name}.py").write_text(files[name])
+
+
+def test_a_workplace_is_left_while_a_process_writes_there() -> None:
+    script = "import itertools, sys\nfor n in itertools.count(): open(f'{sys.argv[1]}/{n}', 'w')"
+    with bench.workplace() as folder:
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, str(folder)], stderr=subprocess.DEVNULL
+        )
+        while not list(folder.iterdir()):
+            assert process.poll() is None
+    assert not folder.exists()
+    assert process.wait(10) != 0
+
+
+def test_a_command_is_ended_with_whoever_waits_for_it(tmp_path: Path) -> None:
+    said, me = tmp_path / "said", os.getpid()
+    script = f"import os, pathlib, signal, time\nsaid = pathlib.Path({str(said)!r})\ntry:\n"
+    script += f"    os.kill({me}, signal.SIGINT)\n    time.sleep(60)\n"
+    script += "except KeyboardInterrupt:\n    said.write_text('interrupted')\n"
+    with pytest.raises(KeyboardInterrupt):
+        bench.call(["-c", script], 0, 1)
+    assert said.read_text() == "interrupted"
 
 
 @pytest.mark.parametrize(
