@@ -3,6 +3,7 @@
     python tests/endurance/run.py                     # every part, with its own number of trials
     python tests/endurance/run.py kills --trials 20   # one part, fewer trials
     python tests/endurance/run.py kills --minutes 10  # as many as fit, the rest another time
+    python tests/endurance/run.py sites --share 1/2   # every other trial, beside --share 2/2
 
 Every trial is a line of `endurance/PART.jsonl` (`--folder`). Trials of other sources than the
 present ones, or of an earlier form of the trial, do not count and are done again. A part that is
@@ -166,10 +167,12 @@ def stop(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def play(part: bench.Part, count: int, ledger: Ledger, minutes: float) -> None:
+def play(part: bench.Part, count: int, ledger: Ledger, minutes: float, share: str = "1/1") -> None:
     """Do the trials of a part that are not done yet."""
     done, begin = ledger.read(), time.monotonic()
-    missing = [number for number in range(0, count, part.step) if number not in done]
+    mine, shares = map(int, share.split("/"))
+    all_of_share = range((mine - 1) * part.step, count, shares * part.step)
+    missing = [number for number in all_of_share if number not in done]
     print(f"{part.name}: {len(missing)} calls to do, {len(done)} done before", flush=True)
     if not missing:
         return
@@ -219,11 +222,14 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of: {', '.join(names)}")
     parser.add_argument("--trials", type=int, default=0, help="of each part; else its own number")
     parser.add_argument("--minutes", type=float, default=55.0, help="at most, for each part")
+    parser.add_argument("--share", default="1/1", help="of the trials: 1/2 and 2/2 are all of them")
     parser.add_argument("--folder", type=Path, default=Path("endurance"))
     parser.add_argument("--write", action="store_true", help="write outcomes of fewer trials too")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(names):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; they are {', '.join(names)}")
+    if not re.fullmatch(r"([1-9])/([1-9])", options.share) or options.share[0] > options.share[2]:
+        parser.error(f"--share {options.share} is not 1/2 or the like")
     for number in _SIGNALS:
         signal.signal(number, stop)
     failures, digest = 0, sources()
@@ -231,7 +237,7 @@ def main() -> None:
         if options.parts and part.name not in options.parts:
             continue
         count, ledger = options.trials or part.trials, Ledger(options.folder, part, digest)
-        play(part, count, ledger, options.minutes)
+        play(part, count, ledger, options.minutes, options.share)
         outcome = summarise(part, count, ledger)
         tried, failed = outcome["trials"], outcome["failures"]
         failures += failed
