@@ -66,11 +66,11 @@ def disturb(folder: Path, name: str, tables: dict[str, Any], pause: float, seed:
     while True:
         committed = kills.count_committed(out, tables["checkpoint"]["every"])
         process = warm.start(words, log)
-        # the first one strikes the main process long before the shortest run ends
-        wait = generator.uniform(0.5, 1.5) if killed else generator.uniform(0.2, 0.6)
-        deadline = time.monotonic() + pause * wait
+        deadline = time.monotonic() + pause * generator.uniform(0.5, 1.5)
         while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+            if not killed and kills.count_rounds(out):  # so that the shortest run is killed too
+                break
+            time.sleep(0.002)
         if process.poll() is not None:
             assert process.wait() == 0, log.read_text()[-1000:]
             problem = kills.restarted(kills.read_start(log), committed)

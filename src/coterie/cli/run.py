@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from coterie.experiment.config import Config
     from coterie.experiment.result import Result
 
+_HIGHEST_PORT = 65535
 _OUT = typer.Option(metavar="DIR", help="Run directory; default: runs/METHOD-DATA-TIME.")
 _RESUME = typer.Option("--resume", help="Resume the run in --out.")
 _WATCH = typer.Option("--watch", help="Serve the growing page to browsers of this machine.")
-_WATCH_PORT = typer.Option(
-    min=0, max=65535, metavar="N", help="Do so on this port; default: a free one."
-)
+_WATCH_PORT = typer.Option(metavar="N", help="Do so on this port; default: a free one.")
 _DRY_RUN = typer.Option("--dry-run", help="Check and describe the run, do not start it.")
 _QUIET = typer.Option("--quiet", help="Print the run directory only.")
 _INEXACT = typer.Option("--allow-inexact", help="Resume although results may differ.")
@@ -42,6 +41,8 @@ def run(
     source, overrides = split_arguments(arguments or [])
     if resume and out is None:
         raise ConfigError("--resume needs --out, the directory of the run to resume")
+    if watch_port is not None and not 0 <= watch_port <= _HIGHEST_PORT:
+        raise ConfigError(f"--watch-port {watch_port}: a port is a number up to {_HIGHEST_PORT}")
     watch = watch or watch_port is not None
     if watch and quiet:
         raise ConfigError("--watch prints an address, --quiet would hide it: leave one of them out")
