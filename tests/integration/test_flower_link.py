@@ -1,9 +1,11 @@
 """Messages between a server and sites over Flower, with certificates, keys and a database."""
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -191,3 +193,35 @@ def test_half_a_protection_and_an_open_network_are_refused(tmp_path: Path) -> No
         FlowerServerLink("0.0.0.0", 0, database=tmp_path / "x.db")
     with pytest.raises(ConfigError, match="'--insecure' with"):
         FlowerClientLink("server.example:1", state=tmp_path)
+
+
+def test_a_signal_to_stop_waits_until_the_database_was_written(
+    town: Town, server: FlowerServerLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = town.connect(server.address, "restless")
+    push, pushed = server._push, []
+
+    def interrupted(addressed: Any) -> list[str]:
+        signal.raise_signal(signal.SIGINT)
+        pushed.extend(push(addressed))
+        return pushed
+
+    monkeypatch.setattr(server, "_push", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        server.send([Message("restless", "task")])
+    monkeypatch.undo()
+    assert take(link).id == pushed[0]
+    link.close()
+    assert collect(server, pushed)[0].error == "the client is no longer connected"
+
+
+def test_a_database_that_takes_no_more_does_not_disturb_the_end(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(run: int) -> None:
+        raise OSError("database is locked")
+
+    link = town.serve()
+    monkeypatch.setattr(link._state, "stop_run", fail)
+    link.close()
+    link.close()

@@ -95,3 +95,25 @@ def watch() -> Iterator[Interrupts]:
             # a handler may have replaced itself, so that the next signal does not disturb the end
             if signal.getsignal(number) is ours:
                 signal.signal(number, before)
+
+
+@contextmanager
+def postpone() -> Iterator[None]:
+    """Let a signal to stop come after a `with` block instead of inside it.
+
+    A database transaction that is interrupted may keep its lock, and a later one wait for it.
+    """
+    came, before = list[int](), dict[int, _Handler]()
+    if threading.current_thread() is threading.main_thread():
+        for watched in _SIGNALS:
+            handler = signal.getsignal(watched)
+            if callable(handler):
+                before[watched] = handler
+                signal.signal(watched, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            before[came[0]](came[0], None)

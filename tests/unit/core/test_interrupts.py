@@ -116,3 +116,36 @@ def test_a_signal_at_the_end_is_ignored() -> None:
     interrupts.ignore()
     for known in SIGNALS:
         os.kill(os.getpid(), known)
+
+
+def test_a_postponed_signal_comes_after_the_block() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), interrupts.postpone():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append(1)
+    assert done == [1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_postponed_signal_comes_after_an_error_and_from_an_inner_block() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt) as raised, interrupts.postpone():
+        with interrupts.postpone():
+            os.kill(os.getpid(), signal.SIGINT)
+        done.append(1)
+        raise ValueError("a full disk")
+    assert done == [1] and isinstance(raised.value.__context__, ValueError)
+
+
+def test_another_thread_postpones_nothing() -> None:
+    done = []
+
+    @interrupts.postpone()
+    def work() -> None:
+        done.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [signal.default_int_handler]

@@ -2,7 +2,8 @@
 
 Requests and answers are written to and read from SuperLink's database, not over the network. Each
 start of the server begins a new run there and ends earlier ones, so an answer to a request of a
-server that was killed is refused and its client continues with the next request.
+server that was killed is refused and its client continues with the next request. Signals to stop
+wait until a transaction is done.
 """
 
 import json
@@ -34,6 +35,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.utils import uint64_to_int64
 
+from coterie.core import interrupts
 from coterie.core.errors import ConfigError
 from coterie.deploy.certificates import Certificates
 from coterie.deploy.flower import records
@@ -145,6 +147,7 @@ class FlowerServerLink:
         connections = self.connections()
         return {name: name in connections for name in sorted(self._names.values())}
 
+    @interrupts.postpone()
     def connections(self) -> Mapping[str, str]:
         """Identify the connection of every client that has one, by when it was made."""
         self._read_registry_again()
@@ -157,6 +160,7 @@ class FlowerServerLink:
             if id in nodes and nodes[id].status == NodeStatus.ONLINE
         }
 
+    @interrupts.postpone()
     def send(self, messages: Sequence[Message]) -> list[str]:
         """Send requests in one transaction; one to a client that is not connected fails."""
         nodes = self._nodes()
@@ -180,6 +184,7 @@ class FlowerServerLink:
                 self._fail(ids[position], message, "the client was removed from the registry")
         return ids
 
+    @interrupts.postpone()
     def receive(self, ids: Collection[str]) -> list[Message]:
         """Return the requests of `ids` that were answered or failed by now, without waiting."""
         nodes = self._nodes()
@@ -211,7 +216,10 @@ class FlowerServerLink:
             self._closing.set()
             self._housekeeper.join()
             self._listener.close()
-            self._state.stop_run(self._run)
+            try:
+                self._state.stop_run(self._run)
+            except Exception:  # the next start of the server ends the run too
+                _log.exception("SuperLink's database did not take the end of the run")
 
     def _note_arrival(self, path: str) -> None:
         if path in _ARRIVALS:
