@@ -3,7 +3,8 @@
 A signal raises `KeyboardInterrupt` once, and later ones are ignored, so that nothing disturbs the
 end. An import is never interrupted: it would leave half a module, and libraries turn the exception
 into others. Before torch is loaded there is nothing to lose, and the process just ends; later the
-signal waits until the import is done.
+signal waits until the import is done. In a finaliser or a hook Python only prints an exception, so
+it is raised again soon after.
 """
 
 import contextlib
@@ -18,12 +19,17 @@ from types import FrameType
 INTERRUPTED = 130  # the exit code
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _IMPORT = "<frozen importlib._bootstrap>"
-_PAUSE = 0.05  # seconds, until an import is looked at again
+_PAUSE = 0.05  # seconds, until an import is looked at again, or an interrupt raised again
 _Handler = Callable[[int, FrameType | None], object]
 
 
 def install() -> None:
     """Have the signals end a command; called before anything that takes time to import."""
+    _obey()
+    sys.unraisablehook = _raise_again
+
+
+def _obey() -> None:
     for number in _SIGNALS:
         signal.signal(number, _stop)
 
@@ -42,7 +48,22 @@ def _stop(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
             os.write(2, b"coterie: interrupted\n")
         os._exit(INTERRUPTED)
-    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
+    _call_soon(lambda *_: signal.raise_signal(number))
+
+
+def _raise_again(lost: "sys.UnraisableHookArgs") -> None:
+    """Raise an interrupt again that came where nobody can catch it; print other exceptions."""
+    main = threading.current_thread() is threading.main_thread()
+    if main and issubclass(lost.exc_type, KeyboardInterrupt):
+        _obey()  # it may come in an import by then
+        _call_soon(lambda *_: signal.raise_signal(signal.SIGINT))
+    else:
+        sys.__unraisablehook__(lost)
+
+
+def _call_soon(handler: _Handler) -> None:
+    """Call something in the main thread after a moment, wherever it is by then."""
+    signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, _PAUSE)
 
 

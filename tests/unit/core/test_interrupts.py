@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -19,8 +20,10 @@ from coterie.core import interrupts
 def handlers() -> Iterator[None]:
     """Set back what tests do to the handlers."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    hook = sys.unraisablehook
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
+    sys.unraisablehook = hook
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -109,6 +112,38 @@ def test_a_signal_waits_for_the_end_of_an_import(
     finally:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
     assert came.is_set() and sys.modules.pop("rude_module").whole
+
+
+class Finalised:
+    """Gets a signal, or raises an exception, where Python can only print an exception."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    def __del__(self) -> None:
+        if self.error is not None:
+            raise self.error
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):
+            pass
+
+
+def test_a_signal_in_a_finaliser_interrupts_soon_after(capsys: pytest.CaptureFixture[str]) -> None:
+    interrupts.install()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Finalised()
+            time.sleep(60)
+    finally:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    assert capsys.readouterr().err == ""
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+
+
+def test_other_exceptions_in_a_finaliser_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    interrupts.install()
+    Finalised(ValueError("no such file"))
+    assert "ValueError: no such file" in capsys.readouterr().err
 
 
 def test_a_signal_at_the_end_is_ignored() -> None:
