@@ -17,14 +17,12 @@ import hashlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -39,9 +37,9 @@ import kills  # noqa: E402
 import parts  # noqa: E402
 
 import coterie  # noqa: E402
+from coterie.core import interrupts  # noqa: E402
 
 OUTCOME = Path(__file__).with_name("outcome.json")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _OWN_CLASS = re.compile(r"(\w+):\w+")  # as configurations name classes of test modules
 
 
@@ -160,13 +158,6 @@ def ending_children() -> Iterator[None]:
         raise
 
 
-def stop(number: int, frame: FrameType | None) -> None:
-    """End, on Ctrl-C and SIGTERM; nothing disturbs the cleaning up that follows."""
-    for one in _SIGNALS:
-        signal.signal(one, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
 def play(part: bench.Part, count: int, ledger: Ledger, minutes: float, share: str = "1/1") -> None:
     """Do the trials of a part that are not done yet."""
     done, begin = ledger.read(), time.monotonic()
@@ -230,8 +221,7 @@ def main() -> None:
         parser.error(f"no such part: {', '.join(sorted(unknown))}; they are {', '.join(names)}")
     if not re.fullmatch(r"([1-9])/([1-9])", options.share) or options.share[0] > options.share[2]:
         parser.error(f"--share {options.share} is not 1/2 or the like")
-    for number in _SIGNALS:
-        signal.signal(number, stop)
+    interrupts.install()  # SIGTERM is Ctrl-C, and neither is lost where a process is forked
     failures, digest = 0, sources()
     for part in parts.PARTS:
         if options.parts and part.name not in options.parts:
