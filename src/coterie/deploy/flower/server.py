@@ -1,9 +1,8 @@
 """The server's end: SuperLink in this process, behind a guard, with its state in a database.
 
-Requests and answers are written to and read from SuperLink's database, not over the network. Each
-start of the server begins a new run there and ends earlier ones, so an answer to a request of a
-server that was killed is refused and its client continues with the next request. Signals to stop
-wait until a transaction is done.
+Requests and answers are written to and read from that database, not over the network. Each start of
+the server begins a new run there and ends earlier ones, so the answer to a request of a server that
+was killed is refused. Signals to stop wait until a transaction is done.
 """
 
 import json
@@ -17,12 +16,7 @@ from pathlib import Path
 
 from flwr.app import ArrayRecord, Metadata
 from flwr.app.message import make_message, remove_content_from_message
-from flwr.common.constant import (
-    NOOP_ACCOUNT_NAME,
-    NOOP_FLWR_AID,
-    SUPERLINK_NODE_ID,
-    Status,
-)
+from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, Status
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore.constant import NOOP_FEDERATION_ID, NodeStatus, TaskType
@@ -281,8 +275,7 @@ class FlowerServerLink:
         if seen == self._registry_seen:
             return
         self._registry_seen = seen
-        # first, so that a file that cannot be read keeps nobody in whose file is gone
-        present = {file.stem for file in files}
+        present = {file.stem for file in files}  # first: a file that cannot be read keeps nobody in
         self._expel([id for id, name in self._names.items() if name not in present])
         try:
             self._register(read_registry(self._keys))
@@ -299,9 +292,8 @@ class FlowerServerLink:
             if request in answered:
                 del self._asked[id]
                 if name := str(answered[request].head.get("name", "")):
-                    # the newest client of a name takes it
                     self._names = {k: v for k, v in self._names.items() if v != name}
-                    self._names[id] = name
+                    self._names[id] = name  # the newest client of a name takes it
 
     def _push(self, addressed: Sequence[tuple[Message, NodeInfo]]) -> list[str]:
         """Store requests and their objects; an empty id for one that SuperLink did not take."""
