@@ -168,7 +168,8 @@ def test_the_form_of_a_trial_is_that_of_its_modules_and_its_command(
 
 
 def test_a_workplace_is_left_while_a_process_writes_there() -> None:
-    script = "import itertools, sys\nfor n in itertools.count(): open(f'{sys.argv[1]}/{n}', 'w')"
+    script = "import itertools, sys, time\nfor n in itertools.count():\n"
+    script += "    open(f'{sys.argv[1]}/{n}', 'w').close()\n    time.sleep(0.002)\n"
     with bench.workplace() as folder:
         process = subprocess.Popen(
             [sys.executable, "-c", script, str(folder)], stderr=subprocess.DEVNULL
