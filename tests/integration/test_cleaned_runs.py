@@ -124,3 +124,12 @@ def test_a_run_that_begins_again_says_so(copy: Path, run: Run) -> None:
         (copy / name).unlink()
     said = run("--out", copy, "--resume")
     assert f"note: {copy} has no checkpoint: the run begins again" in said
+
+
+def test_cleaning_that_was_interrupted_is_completed(copy: Path, run: Run, tmp_path: Path) -> None:
+    kept = shutil.copytree(copy / "checkpoints", tmp_path / "kept")
+    clean(copy)
+    before = (copy / "cleaned.json").read_bytes()
+    shutil.copytree(kept, copy / "checkpoints")  # the clients' states are gone already
+    assert "removed" in clean(copy) and (copy / "cleaned.json").read_bytes() == before
+    run("--out", copy, "--resume")

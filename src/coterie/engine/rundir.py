@@ -105,9 +105,10 @@ def next_attempt(folder: Path, committed: int = 0) -> int:
 
 
 def refuse_obstacles(folder: Path) -> None:
-    """Refuse a folder or a pipe in the place of a file: opening a pipe may never end.
+    """Refuse a run whose files include a pipe, which would block, or a folder.
 
-    What is wrong in `clients/` is ignored, and a folder in a checkpoint damages that one alone.
+    Anything in `clients/` that is no state is ignored; a folder inside a checkpoint damages only
+    that checkpoint.
     """
     found = [(folder / name, paths.find_problem(folder / name)) for name in _FILES]
     for place in ("checkpoints/*/*", "blobs/*", "personal/*"):

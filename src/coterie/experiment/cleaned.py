@@ -15,7 +15,7 @@ from coterie.core.errors import CheckpointError
 from coterie.core.files import replace_durably
 from coterie.engine import rundir
 from coterie.engine.checkpoints import CheckpointStore, Origin, Position
-from coterie.experiment.model_file import MODEL_FILE
+from coterie.experiment.model_file import MODEL_FILE, hash_values
 
 CLEANED = "cleaned.json"
 _METRICS, _HASH = "metrics.jsonl", "sha256"  # _HASH: the key with the hash of all others
@@ -24,8 +24,8 @@ _METRICS, _HASH = "metrics.jsonl", "sha256"  # _HASH: the key with the hash of a
 def write(folder: Path) -> None:
     """Write what the newest checkpoint says of a finished run, and the hashes of its files."""
     store = CheckpointStore(folder)
-    if not store.rounds():
-        return  # it was cleaned before
+    if not store.rounds() or (folder / CLEANED).exists():
+        return  # it was cleaned before; an interrupted clean may have left damaged checkpoints
     position = None
     with suppress(CheckpointError):  # all of them are damaged: the hashes are all that is known
         loaded = store.load_newest()
@@ -36,7 +36,7 @@ def write(folder: Path) -> None:
         "origin": origin,
         "files": {name: _hash_file(folder / name) for name in (_METRICS, MODEL_FILE)},
     }
-    text = json.dumps({**values, _HASH: _hash(values)}, indent=1) + "\n"
+    text = json.dumps({**values, _HASH: hash_values(values)}, indent=1) + "\n"
     replace_durably(folder / CLEANED, text.encode())
 
 
@@ -64,7 +64,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
     try:
         values = json.loads(path.read_bytes())
         written = values.pop(_HASH)
-        if written == _hash(values):
+        if written == hash_values(values):
             return dict(values)
     except FileNotFoundError:
         return None
@@ -73,10 +73,6 @@ def _read(folder: Path) -> dict[str, Any] | None:
     raise CheckpointError(
         f"{path} is damaged or was changed, and {folder} has no checkpoints; put back a copy"
     )
-
-
-def _hash(values: Any) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _hash_file(path: Path) -> str:

@@ -85,7 +85,7 @@ class ModelFile:
     def to_json(self) -> str:
         """Write it as JSON, with its own hash; what is not there is left out."""
         values = _without_none({"format": FORMAT, **asdict(self)})
-        return json.dumps({**values, _HASH: _hash(values)}, indent=1) + "\n"
+        return json.dumps({**values, _HASH: hash_values(values)}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "ModelFile":
@@ -96,7 +96,7 @@ class ModelFile:
         if (version := values.get("format")) != FORMAT:
             raise ValueError(f"format {version!r} is not {FORMAT}: another version wrote it")
         written = values.pop(_HASH, None)  # earlier versions wrote none
-        if written is not None and written != _hash(values):
+        if written is not None and written != hash_values(values):
             raise ValueError(f"it was changed after it was written ({_HASH}): put back a copy")
         for table, key in _CHOICES.items():
             if not isinstance(values.get(table), dict) or key not in values[table]:
@@ -149,7 +149,7 @@ def _make(kind: Any, values: Any) -> Any:
     return kind(**given)
 
 
-def _hash(values: Mapping[str, Any]) -> str:
+def hash_values(values: Mapping[str, Any]) -> str:
     """Compute the SHA-256 of a JSON object, whatever its layout and the order of its keys."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 

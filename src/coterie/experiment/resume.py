@@ -19,7 +19,7 @@ from coterie.engine.checkpoints import Origin, Position
 from coterie.engine.loop import Plan, Standing
 from coterie.engine.record import Recorders
 from coterie.experiment import cleaned
-from coterie.experiment.model_file import MODEL_FILE, read_model_file
+from coterie.experiment.model_file import MODEL_FILE, ModelFile, read_model_file
 from coterie.experiment.outputs import describe_model, find_damage
 from coterie.experiment.prepare import Experiment
 from coterie.experiment.result import CONFIG
@@ -72,8 +72,9 @@ def is_cleaned(plan: Plan) -> bool:
     folder = plan.folder
     if plan.checkpoints().rounds():
         return False
-    ends = (folder / cleaned.CLEANED).exists() or _names_weights(folder)
-    if not (ends or marks_end(folder)):
+    described = _find_model_file(folder)
+    ended = marks_end(folder) or (described is not None and described.weights)
+    if not (ended or (folder / cleaned.CLEANED).exists()):
         return False
     if damage := cleaned.find_change(folder) or find_damage(folder):
         raise CheckpointError(
@@ -108,7 +109,7 @@ def write_start(experiment: Experiment, folder: Path, finished: bool) -> Iterato
         replace_durably(folder / PARTITION, json.dumps(summary, indent=1).encode())
         if used:
             yield f"{folder / PARTITION} was missing or changed, and is written again"
-    if not finished and not _has_model_file(folder):
+    if not finished and _find_model_file(folder) is None:
         describe_model(experiment).write(folder)
         if used:
             yield f"{folder / MODEL_FILE} was missing or damaged, and is written again"
@@ -167,20 +168,12 @@ def _find_origin(position: Position | None) -> Origin | None:
     return position.origin if position is not None else None
 
 
-def _has_model_file(folder: Path) -> bool:
+def _find_model_file(folder: Path) -> ModelFile | None:
+    """Read `model.json`; None if it is missing or damaged."""
     try:
-        read_model_file(folder)
+        return read_model_file(folder)
     except DataError:
-        return False
-    return True
-
-
-def _names_weights(folder: Path) -> bool:
-    """Whether `model.json` names weights, as it does from the end of a run on."""
-    try:
-        return bool(read_model_file(folder).weights)
-    except DataError:
-        return False
+        return None
 
 
 def _read_json(path: Path) -> Any:
