@@ -186,7 +186,7 @@ def test_what_a_run_leaves(config: Path, tmp_path: Path, command: Command) -> No
 
 def test_a_port_is_checked_in_a_dry_run_too(command: Command, config: Path) -> None:
     said = command("run", config, "--watch-port", "65536", "--dry-run", code=2)
-    assert "--watch-port 65536: a port is a number up to 65535" in said
+    assert "--watch-port 65536 must be from 0 to 65535" in said
 
 
 def test_watch_prints_where_the_page_is_and_leaves_no_file(

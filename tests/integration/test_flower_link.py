@@ -1,6 +1,7 @@
 """Messages between a server and sites over Flower, with certificates, keys and a database."""
 
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -8,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
-from coterie.core.errors import ConfigError, RunFailed
+from coterie.core.errors import CheckpointError, ConfigError, RunFailed
 from coterie.deploy.flower.client import FlowerClientLink
 from coterie.deploy.flower.server import FlowerServerLink
 from coterie.deploy.link import Message
@@ -213,6 +215,23 @@ def test_a_signal_to_stop_waits_until_the_database_was_written(
     assert take(link).id == pushed[0]
     link.close()
     assert collect(server, pushed)[0].error == "the client is no longer connected"
+
+
+def test_a_full_database_is_one_line_with_its_path(
+    server: FlowerServerLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(addressed: Any) -> list[str]:
+        raise OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
+
+    monkeypatch.setattr(server, "_push", fail)
+    with pytest.raises(CheckpointError, match=r"cannot use .*: database or disk is full; what was"):
+        server.send([Message("west", "task")])
+
+
+def test_a_database_that_cannot_be_made_is_one_line_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=r"cannot write .*file"):
+        FlowerServerLink("127.0.0.1", 0, database=tmp_path / "file" / "link.db")
 
 
 def test_a_database_that_takes_no_more_does_not_disturb_the_end(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.options import Changes, Debug, PlainCommand, check_folder
+from coterie.cli.options import Changes, Debug, PlainCommand, check_folder, check_port
 from coterie.cli.run import closing, split_arguments
 from coterie.cli.terminal import echo
 from coterie.core.errors import ConfigError, Interrupted
@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 _PORT = 9092
 _DATABASE = "superlink.db"
-_MOST_DAYS, _LAST_PORT = 36_500, 65_535
+_MOST_DAYS = 36_500
 
 _OUT = typer.Option(metavar="DIR", help="Run directory; default: runs/METHOD-sites-TIME.")
 _RESUME = typer.Option("--resume", help="Resume the run in --out.")
@@ -78,8 +78,7 @@ def serve(
     _check_secured(insecure, certificates, keys, "--certificates and --keys")
     if out is not None:
         check_folder(out)
-    if not 0 <= port <= _LAST_PORT:
-        raise ConfigError(f"--port {port} must be from 0 to {_LAST_PORT}")
+    check_port("--port", port)
     if insecure and clients < 1:
         raise ConfigError("--insecure has no registered sites: say how many to wait for: --clients")
     for option, value in (("--wait", wait), ("--grace", grace)):

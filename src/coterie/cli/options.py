@@ -13,6 +13,7 @@ from coterie.core import paths
 from coterie.core.errors import ConfigError
 from coterie.core.formatting import quote
 
+_LAST_PORT = 65_535
 _ROOM = 600  # bytes of the longest path below a folder of runs
 _TYPE = re.compile(r" <[^<>]*>$")
 _HELP = "A configuration (a path or a name of `coterie list configs`), then table.key=value."
@@ -23,6 +24,12 @@ def complete_config(incomplete: str) -> list[str]:
     from coterie.experiment.tables import shipped
 
     return [name for name in shipped() if name.startswith(incomplete)]
+
+
+def check_port(option: str, port: int) -> None:
+    """Refuse a number that is no port."""
+    if not 0 <= port <= _LAST_PORT:
+        raise ConfigError(f"{option} {port} must be from 0 to {_LAST_PORT}")
 
 
 _CONFIG = typer.Argument(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.options import Changes, Debug
+from coterie.cli.options import Changes, Debug, check_port
 from coterie.core.errors import ConfigError
 from coterie.core.formatting import align_columns, counted, format_bytes
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from coterie.experiment.config import Config
     from coterie.experiment.result import Result
 
-_HIGHEST_PORT = 65535
 _OUT = typer.Option(metavar="DIR", help="Run directory; default: runs/METHOD-DATA-TIME.")
 _RESUME = typer.Option("--resume", help="Resume the run in --out.")
 _WATCH = typer.Option("--watch", help="Serve the growing page to browsers of this machine.")
@@ -41,8 +40,8 @@ def run(
     source, overrides = split_arguments(arguments or [])
     if resume and out is None:
         raise ConfigError("--resume needs --out, the directory of the run to resume")
-    if watch_port is not None and not 0 <= watch_port <= _HIGHEST_PORT:
-        raise ConfigError(f"--watch-port {watch_port}: a port is a number up to {_HIGHEST_PORT}")
+    if watch_port is not None:
+        check_port("--watch-port", watch_port)
     watch = watch or watch_port is not None
     if watch and quiet:
         raise ConfigError("--watch prints an address, --quiet would hide it: leave one of them out")

@@ -23,48 +23,70 @@ _PAUSE = 0.05  # seconds, until an import is looked at again, or an interrupt ra
 _Handler = Callable[[int, FrameType | None], object]
 
 
+class _Stop(KeyboardInterrupt):
+    """Raised by a signal, and by nobody's own code."""
+
+
 def install() -> None:
     """Have the signals end a command; called before anything that takes time to import."""
-    _obey()
+    _install_handlers()
     sys.unraisablehook = _raise_again
-
-
-def _obey() -> None:
-    for number in _SIGNALS:
-        signal.signal(number, _stop)
 
 
 def ignore() -> None:
     """Ignore the signals from here on: the command is done, and the process about to end."""
+    _ignore_signals()
+    sys.unraisablehook = sys.__unraisablehook__  # ours needs modules that the exit tears down
+
+
+def settle() -> None:
+    """Ignore further signals if `install` was called: the caller raises `KeyboardInterrupt` now."""
+    if _stop in map(signal.getsignal, _SIGNALS):
+        _ignore_signals()
+
+
+def _install_handlers() -> None:
+    for number in _SIGNALS:
+        signal.signal(number, _stop)
+
+
+def _ignore_signals() -> None:
+    if signal.getsignal(signal.SIGALRM) is _repeat:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
     if not _is_importing(frame):
-        ignore()
-        raise KeyboardInterrupt
+        _ignore_signals()
+        raise _Stop
     if not _has_torch():
         with contextlib.suppress(OSError):
             os.write(2, b"coterie: interrupted\n")
         os._exit(INTERRUPTED)
-    _call_soon(lambda *_: signal.raise_signal(number))
+    _repeat_soon()
 
 
-def _raise_again(lost: "sys.UnraisableHookArgs") -> None:
-    """Raise an interrupt again that came where nobody can catch it; print other exceptions."""
+def _raise_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Raise a signal's interrupt again that Python could only print; print other exceptions."""
     main = threading.current_thread() is threading.main_thread()
-    if main and issubclass(lost.exc_type, KeyboardInterrupt):
-        _obey()  # it may come in an import by then
-        _call_soon(lambda *_: signal.raise_signal(signal.SIGINT))
+    if main and issubclass(unraisable.exc_type, _Stop):
+        _install_handlers()  # it may come in an import by then
+        _repeat_soon()
     else:
-        sys.__unraisablehook__(lost)
+        sys.__unraisablehook__(unraisable)
 
 
-def _call_soon(handler: _Handler) -> None:
-    """Call something in the main thread after a moment, wherever it is by then."""
-    signal.signal(signal.SIGALRM, handler)
+def _repeat_soon() -> None:
+    """Have the main thread get the signal again after a moment, wherever it is by then."""
+    signal.signal(signal.SIGALRM, _repeat)
     signal.setitimer(signal.ITIMER_REAL, _PAUSE)
+
+
+def _repeat(number: int, frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGINT)
 
 
 def _is_importing(frame: FrameType | None) -> bool:
@@ -120,7 +142,7 @@ def watch() -> Iterator[Interrupts]:
 
 @contextmanager
 def postpone() -> Iterator[None]:
-    """Let a signal to stop come after a `with` block instead of inside it.
+    """Delay Ctrl-C and SIGTERM until a `with` block is done.
 
     A database transaction that is interrupted may keep its lock, and a later one wait for it.
     """

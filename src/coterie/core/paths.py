@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 ABSENT, FOLDER, TOO_LONG = "does not exist", "is a folder", "is too long for a path"
+UNREADABLE = "cannot be read"  # and why
 _LONGEST_NAME, _LONGEST_PATH = 255, 4095  # bytes, on the file systems of Linux
 _KINDS = (
     (stat.S_ISDIR, FOLDER),
@@ -61,4 +62,4 @@ def find_unwritable(folder: Path, room: int) -> str | None:
 def _explain(error: OSError) -> str:
     if error.errno == errno.ENAMETOOLONG:
         return TOO_LONG
-    return f"cannot be read ({error.strerror})"
+    return f"{UNREADABLE} ({error.strerror})"

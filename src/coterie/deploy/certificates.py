@@ -16,7 +16,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from coterie.core.errors import ConfigError
-from coterie.deploy.private_files import check_private, write_private
+from coterie.deploy.private_files import (
+    check_private,
+    make_folder,
+    write_private,
+    write_public,
+)
 
 _AUTHORITY_DAYS = 3650
 _CLOCKS_DIFFER = timedelta(hours=1)  # a site whose clock is slow still takes a new certificate
@@ -55,7 +60,7 @@ def make_certificates(
     if not hosts:
         raise ConfigError("a server certificate needs a host name or address that sites will call")
     now = now or datetime.now(UTC)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     files = Certificates.within(folder)
     authority, authority_key = _authority(files.ca, folder / "ca.key", now)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -71,7 +76,7 @@ def make_certificates(
         .sign(authority_key, hashes.SHA256())
     )
     write_private(files.key, _encode(key))
-    files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    write_public(files.certificate, certificate.public_bytes(serialization.Encoding.PEM))
     return files
 
 
@@ -104,7 +109,7 @@ def _authority(
         .sign(key, hashes.SHA256())
     )
     write_private(key_file, _encode(key))
-    file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    write_public(file, certificate.public_bytes(serialization.Encoding.PEM))
     return certificate, key
 
 

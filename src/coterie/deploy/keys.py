@@ -14,7 +14,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coterie.core.errors import ConfigError
-from coterie.deploy.private_files import check_private, write_private
+from coterie.deploy.private_files import (
+    check_private,
+    make_folder,
+    write_private,
+    write_public,
+)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -43,7 +48,7 @@ def make_key(folder: Path, name: str) -> KeyFiles:
     for file in (files.private, files.public):
         if file.exists():
             raise ConfigError(f"{file} exists; remove it if the site's key is to be replaced")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     key = ec.generate_private_key(ec.SECP384R1())
     write_private(
         files.private,
@@ -53,7 +58,7 @@ def make_key(folder: Path, name: str) -> KeyFiles:
             serialization.NoEncryption(),
         ),
     )
-    files.public.write_bytes(encode_public_key(key.public_key()))
+    write_public(files.public, encode_public_key(key.public_key()))
     return files
 
 

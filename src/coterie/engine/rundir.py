@@ -26,6 +26,7 @@ _FILES = (
     *("metrics.jsonl", "model.json", "model.safetensors", "best.safetensors", "embedding.npz"),
     *("report.html", "progress.html", "cleaned.json"),
 )
+_FOLDERS = ("checkpoints", "clients", "blobs", "personal")
 _MOST_ATTEMPTS = 10**9  # a higher count is damage
 _READS, _PAUSE = 10, 0.05  # seconds
 _LONGEST = 400  # bytes of a lock or a count that are looked at
@@ -80,11 +81,16 @@ def encode_weights(weights: Tensors) -> bytes:
     return data
 
 
+def hash_file(path: Path) -> str:
+    """Compute the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def has_hash(sha256: str, path: Path) -> bool:
     """Whether a file is there and has this SHA-256."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+        return hash_file(path) == sha256
     except OSError:
         return False
 
@@ -105,18 +111,30 @@ def next_attempt(folder: Path, committed: int = 0) -> int:
 
 
 def refuse_obstacles(folder: Path) -> None:
-    """Refuse a run whose files include a pipe, which would block, or a folder.
+    """Refuse a run that has a pipe, which would block, or a folder where a run has a file.
 
-    Anything in `clients/` that is no state is ignored; a folder inside a checkpoint damages only
-    that checkpoint.
+    So is one that has a file where a run has a folder. Anything in `clients/` that is no state is
+    ignored; a folder inside a checkpoint damages only that checkpoint.
     """
-    found = [(folder / name, paths.find_problem(folder / name)) for name in _FILES]
-    for place in ("checkpoints/*/*", "blobs/*", "personal/*"):
-        within = ((path, paths.find_problem(path)) for path in sorted(folder.glob(place)))
-        found += [(path, problem) for path, problem in within if problem != paths.FOLDER]
-    for path, problem in found:
-        if problem not in (None, paths.ABSENT):
-            raise CheckpointError(f"{path} {problem}, where a run has a file; remove it")
+    for name in _FOLDERS:
+        problem = paths.find_problem(folder / name)
+        if problem not in (paths.FOLDER, paths.ABSENT):
+            problem = problem or "is a file"
+            raise CheckpointError(f"{folder / name} {problem}, where a run has a folder")
+    for name in _FILES:
+        _refuse_obstacle(folder / name, paths.find_problem(folder / name))
+    for pattern in ("checkpoints/*/*", "blobs/*", "personal/*"):
+        for path in sorted(folder.glob(pattern)):
+            problem = paths.find_problem(path)
+            _refuse_obstacle(path, None if problem == paths.FOLDER else problem)
+
+
+def _refuse_obstacle(path: Path, problem: str | None) -> None:
+    if problem is None or problem == paths.ABSENT:
+        return
+    if problem.startswith(paths.UNREADABLE):  # it may be what the run needs
+        raise CheckpointError(f"{path} {problem}")
+    raise CheckpointError(f"{path} {problem}, where a run has a file; remove it")
 
 
 def clean(folder: Path) -> None:

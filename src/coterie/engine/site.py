@@ -61,6 +61,7 @@ class Site:
         with interrupts.watch() as seen:
             reply = self._run(task, seen)
         if seen.came:
+            interrupts.settle()
             raise KeyboardInterrupt
         return reply
 

@@ -1,10 +1,10 @@
-"""`cleaned.json`: what a finished run was, written when its checkpoints are removed.
+"""`cleaned.json`: a summary of a finished run, written when its checkpoints are removed.
 
-Checkpoints know the configuration, the data and the rounds of a run. Without them this file does,
-so that a cleaned run that was changed is refused instead of being taken for another one.
+Checkpoints know the configuration, the data and the rounds of a run. Without them this file does:
+the configuration, the digest of the data, and the hashes of the run's files, so that a cleaned run
+that was changed is refused instead of being taken for another one.
 """
 
-import hashlib
 import json
 from contextlib import suppress
 from dataclasses import asdict
@@ -23,25 +23,29 @@ _METRICS, _HASH = "metrics.jsonl", "sha256"  # _HASH: the key with the hash of a
 
 def write(folder: Path) -> None:
     """Write what the newest checkpoint says of a finished run, and the hashes of its files."""
-    store = CheckpointStore(folder)
-    if not store.rounds() or (folder / CLEANED).exists():
-        return  # it was cleaned before; an interrupted clean may have left damaged checkpoints
-    position = None
-    with suppress(CheckpointError):  # all of them are damaged: the hashes are all that is known
+    store = CheckpointStore(folder, has_states=False)  # a summary needs none; sites keep their own
+    try:
         loaded = store.load_newest()
-        position = loaded[1] if loaded else None
-    origin = asdict(position.origin) if position and position.origin else None
+    except CheckpointError:  # all are damaged
+        with suppress(CheckpointError):
+            if _read(folder) is not None:
+                return  # it is from when one was whole
+        position = Position(max(store.rounds()), finished=True)
+    else:
+        if loaded is None:
+            return  # it was cleaned before
+        position = loaded[1]
     values = {
-        "round": position.round if position else max(store.rounds()),
-        "origin": origin,
-        "files": {name: _hash_file(folder / name) for name in (_METRICS, MODEL_FILE)},
+        "round": position.round,
+        "origin": asdict(position.origin) if position.origin else None,
+        "files": {name: rundir.hash_file(folder / name) for name in (_METRICS, MODEL_FILE)},
     }
     text = json.dumps({**values, _HASH: hash_values(values)}, indent=1) + "\n"
     replace_durably(folder / CLEANED, text.encode())
 
 
 def read(folder: Path) -> Position | None:
-    """Read what a cleaned run was; None where nothing says it."""
+    """Read the configuration and the data of a cleaned run; None where nothing says them."""
     if (values := _read(folder)) is None or values["origin"] is None:
         return None
     origin = Origin(**values["origin"])
@@ -49,7 +53,7 @@ def read(folder: Path) -> Position | None:
 
 
 def find_change(folder: Path) -> str | None:
-    """Describe the first file of a cleaned run that is not the one it was."""
+    """Name the first file of a cleaned run that does not match its hash any more."""
     if (values := _read(folder)) is None:
         return None  # earlier versions wrote none
     for name, sha256 in values["files"].items():
@@ -73,7 +77,3 @@ def _read(folder: Path) -> dict[str, Any] | None:
     raise CheckpointError(
         f"{path} is damaged or was changed, and {folder} has no checkpoints; put back a copy"
     )
-
-
-def _hash_file(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -20,7 +20,7 @@ from coterie.engine.loop import Plan, Standing
 from coterie.engine.record import Recorders
 from coterie.experiment import cleaned
 from coterie.experiment.model_file import MODEL_FILE, ModelFile, read_model_file
-from coterie.experiment.outputs import describe_model, find_damage
+from coterie.experiment.outputs import MODEL, PERSONAL, describe_model, find_damage
 from coterie.experiment.prepare import Experiment
 from coterie.experiment.result import CONFIG
 from coterie.experiment.tables import read
@@ -42,7 +42,8 @@ def find_standing(
         raise ConfigError(f"{plan.folder} was started with another configuration: {difference}")
     loaded = plan.checkpoints().load_newest()
     position = loaded[1] if loaded else cleaned.read(plan.folder)
-    _check_config(experiment, plan.folder, position)
+    source = f"the checkpoint of round {loaded[1].round + 1}" if loaded else cleaned.CLEANED
+    _check_config(experiment, plan.folder, position, source)
     _check_data(experiment, plan.folder, position)
     if loaded is None:
         return None, []
@@ -67,14 +68,15 @@ def find_standing(
 def is_cleaned(plan: Plan) -> bool:
     """Whether a run is finished and has no checkpoints any more; refuse it if it is damaged.
 
-    Any one of three files shows that it was finished: the page, `model.json`, `cleaned.json`.
+    What a run writes at its end shows that it was finished: the page, `model.json` with weights, a
+    model; or `cleaned.json`.
     """
     folder = plan.folder
     if plan.checkpoints().rounds():
         return False
     described = _find_model_file(folder)
     ended = marks_end(folder) or (described is not None and described.weights)
-    if not (ended or (folder / cleaned.CLEANED).exists()):
+    if not (ended or any((folder / name).exists() for name in (cleaned.CLEANED, MODEL, PERSONAL))):
         return False
     if damage := cleaned.find_change(folder) or find_damage(folder):
         raise CheckpointError(
@@ -117,10 +119,12 @@ def write_start(experiment: Experiment, folder: Path, finished: bool) -> Iterato
         text = experiment.config.to_toml(experiment.dataset.class_names)
         replace_durably(folder / CONFIG, text.encode())
         if used:
-            yield f"{folder / CONFIG} was missing, and is written again as in the checkpoint"
+            yield f"{folder / CONFIG} was missing, and is written again"
 
 
-def _check_config(experiment: Experiment, folder: Path, position: Position | None) -> None:
+def _check_config(
+    experiment: Experiment, folder: Path, position: Position | None, source: str
+) -> None:
     """Refuse a configuration that is not the one of the checkpoint, by the keys that differ."""
     missing = not (folder / CONFIG).exists()
     origin = _find_origin(position)
@@ -131,7 +135,6 @@ def _check_config(experiment: Experiment, folder: Path, position: Position | Non
                 "put it back, or choose another --out"
             )
         return
-    assert position is not None  # it has an origin
     differing = [
         f"{key} is {_write(here)} here and was {_write(there)}"
         for key, there, here in experiment.config.differences(origin.config)
@@ -139,7 +142,7 @@ def _check_config(experiment: Experiment, folder: Path, position: Position | Non
     if differing:
         what = f"{folder / CONFIG} is missing" if missing else f"{folder} is of another run"
         raise ConfigError(
-            f"{what}: {list_first(differing)} in the checkpoint of round {position.round + 1}; "
+            f"{what}: {list_first(differing)} in {source}; "
             "give the configuration that it was started with, or choose another --out"
         )
 

@@ -115,6 +115,7 @@ def open_folder(folder: Path, resume: bool, caller: Caller) -> Iterator[None]:
                 f"{folder} holds a run already; add {word.resume} to resume it, or choose "
                 f"another {word.out}"
             )
+        rundir.refuse_obstacles(folder)
         try:
             yield
         except KeyboardInterrupt:
@@ -158,11 +159,12 @@ def drive(
     start_executor: StartExecutor | None = None,  # as the configuration says, if not given
 ) -> None:
     """Start or resume a run in a locked folder, and write its outputs."""
-    rundir.refuse_obstacles(folder)
     plan = make_plan(experiment, folder)
     standing, problems = find_standing(experiment, plan, allow_inexact)
-    if standing is None and is_cleaned(plan):
-        return  # without checkpoints it would begin again
+    if standing is None and is_cleaned(plan):  # without checkpoints it would begin again
+        for note in write_start(experiment, folder, finished=True):
+            Recorders(listeners).note(note)
+        return
     rundir.clean(folder)
     remove_unfinished(folder)
     finished = standing is not None and standing.position.finished

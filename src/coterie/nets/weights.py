@@ -124,7 +124,11 @@ def _key(settings: NetSettings) -> str:
 def _read_bytes(path: str) -> bytes:
     file = Path(path).expanduser()
     problem = paths.find_problem(file)
-    if "\0" in path or problem not in (None, paths.ABSENT, paths.FOLDER):  # a pipe: a long wait
+    if "\0" in path or problem not in (
+        None,
+        paths.ABSENT,
+        paths.FOLDER,
+    ):  # opening a pipe may block
         raise ConfigError(f"net.weights = {path!r} {problem}; give a file")
     try:
         return file.read_bytes()

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -117,7 +117,7 @@ def test_a_signal_waits_for_the_end_of_an_import(
 class Finalised:
     """Gets a signal, or raises an exception, where Python can only print an exception."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
     def __del__(self) -> None:
@@ -146,11 +146,35 @@ def test_other_exceptions_in_a_finaliser_are_printed(capsys: pytest.CaptureFixtu
     assert "ValueError: no such file" in capsys.readouterr().err
 
 
+def test_an_interrupt_that_no_signal_raised_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    interrupts.install()
+    Finalised(KeyboardInterrupt())
+    assert "KeyboardInterrupt" in capsys.readouterr().err
+    time.sleep(0.1)  # longer than it takes until a signal is raised again
+
+
 def test_a_signal_at_the_end_is_ignored() -> None:
     interrupts.install()
     interrupts.ignore()
     for known in SIGNALS:
         os.kill(os.getpid(), known)
+    assert sys.unraisablehook is sys.__unraisablehook__
+
+
+@pytest.mark.parametrize("end", [interrupts.ignore, interrupts.settle])
+def test_a_signal_that_was_to_be_raised_again_is_not_at_the_end(end: Callable[[], None]) -> None:
+    interrupts.install()
+    with interrupts.watch() as seen:
+        Finalised()
+    end()
+    assert seen.came and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    for known in SIGNALS:
+        os.kill(os.getpid(), known)
+
+
+def test_settling_leaves_the_handlers_of_other_programs_alone() -> None:
+    interrupts.settle()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_postponed_signal_comes_after_the_block() -> None:

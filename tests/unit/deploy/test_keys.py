@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.errors import ConfigError
+from coterie.core.errors import CheckpointError, ConfigError
 from coterie.deploy.keys import encode_public_key, make_key, read_private_key, read_registry
 
 
@@ -69,3 +69,9 @@ def test_files_that_are_no_keys_are_one_clear_line(tmp_path: Path) -> None:
 def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="is not usable"):
         make_key(tmp_path, name)
+
+
+def test_a_key_that_cannot_be_written_is_one_line_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=r"cannot write .*file.*repeat the command"):
+        make_key(tmp_path / "file" / "keys", "north")

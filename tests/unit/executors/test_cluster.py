@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import signal
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -87,6 +88,17 @@ def test_ray_replaces_loopback_addresses_where_as_given_expects_it() -> None:
     with connect.as_given():
         assert services.canonicalize_bootstrap_address("127.0.0.1:6379") == "127.0.0.1:6379"
     assert services.resolve_ip_for_localhost is outer
+
+
+def test_ray_leaves_our_handler_of_sigterm_while_it_connects() -> None:
+    from ray._private import utils, worker
+
+    assert "ray._private.utils.set_sigterm_handler(" in inspect.getsource(worker.init)
+    before, rays = signal.getsignal(signal.SIGTERM), utils.set_sigterm_handler
+    with connect.as_given():
+        utils.set_sigterm_handler(lambda number, frame: sys.exit(number))
+        assert signal.getsignal(signal.SIGTERM) is before
+    assert utils.set_sigterm_handler is rays
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,14 @@ Flower stores records under their SHA-256, so a body that is sent to many is sto
 
 import json
 import secrets
+import time
 from collections.abc import Mapping
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Metadata, RecordDict
 from flwr.app import Message as FlowerMessage
+from flwr.app.message import make_message
+from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.inflatable.inflatable_object import (
     get_object_body,
     get_object_head_values_from_object_content,
@@ -43,6 +46,24 @@ def write_content(kind: str, head: Mapping[str, Any], body: ArrayRecord | None) 
     if body is not None:
         content["body"] = body
     return content
+
+
+def make_request(run: int, node: int, content: RecordDict, seconds: float) -> FlowerMessage:
+    """Make a message of the server to a node, which stays for so many seconds."""
+    metadata = Metadata(
+        run_id=run,
+        message_id="",
+        src_node_id=SUPERLINK_NODE_ID,
+        dst_node_id=node,
+        reply_to_message_id="",
+        group_id="",
+        created_at=time.time(),
+        ttl=seconds,
+        message_type="query",
+    )
+    request = make_message(metadata, content)
+    request.metadata.__dict__["_message_id"] = request.object_id
+    return request
 
 
 def read_message(id: str, contents: dict[str, bytes], limit: int) -> FlowerMessage:

@@ -14,9 +14,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flwr.app import ArrayRecord, Metadata
-from flwr.app.message import make_message, remove_content_from_message
-from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, Status
+from flwr.app import ArrayRecord
+from flwr.app.message import remove_content_from_message
+from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, Status
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore.constant import NOOP_FEDERATION_ID, NodeStatus, TaskType
@@ -29,11 +29,11 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.utils import uint64_to_int64
 
-from coterie.core import interrupts
 from coterie.core.errors import ConfigError
 from coterie.deploy.certificates import Certificates
 from coterie.deploy.flower import records
 from coterie.deploy.flower.application import make_application
+from coterie.deploy.flower.transactions import database_errors, transaction
 from coterie.deploy.guard import Guard, check_exposure
 from coterie.deploy.keys import read_registry
 from coterie.deploy.link import Message
@@ -120,14 +120,17 @@ class FlowerServerLink:
         self._asked: dict[int, str] = {}
         self._registry_seen: object = None
         self._arrived = threading.Event()
-        database.parent.mkdir(parents=True, exist_ok=True)
-        database.touch(mode=0o600)
+        self.database = database
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # the guard reports refusals
-        app = make_application(host, port, database, secured)
-        self._state: SqlLinkState = app.state.linkstate_factory.state()
-        if keys is not None:
-            self._register(read_registry(keys))
-        self._run, self._task = self._begin_run()
+        registry = {} if keys is None else read_registry(keys)
+        with database_errors(database):
+            database.parent.mkdir(parents=True, exist_ok=True)
+            database.touch(mode=0o600)
+            app = make_application(host, port, database, secured)
+            self._state: SqlLinkState = app.state.linkstate_factory.state()
+            if keys is not None:
+                self._register(registry)
+            self._run, self._task = self._begin_run()
         paths = FLEET if secured else FLEET + _SELF_REGISTRATION
         guard = Guard(app, paths, _MAX_REQUEST_BYTES, self._note_arrival)
         self._listener = Listener(guard, host, port, tls)
@@ -141,7 +144,7 @@ class FlowerServerLink:
         connections = self.connections()
         return {name: name in connections for name in sorted(self._names.values())}
 
-    @interrupts.postpone()
+    @transaction
     def connections(self) -> Mapping[str, str]:
         """Identify the connection of every client that has one, by when it was made."""
         self._read_registry_again()
@@ -154,7 +157,7 @@ class FlowerServerLink:
             if id in nodes and nodes[id].status == NodeStatus.ONLINE
         }
 
-    @interrupts.postpone()
+    @transaction
     def send(self, messages: Sequence[Message]) -> list[str]:
         """Send requests in one transaction; one to a client that is not connected fails."""
         nodes = self._nodes()
@@ -178,7 +181,7 @@ class FlowerServerLink:
                 self._fail(ids[position], message, "the client was removed from the registry")
         return ids
 
-    @interrupts.postpone()
+    @transaction
     def receive(self, ids: Collection[str]) -> list[Message]:
         """Return the requests of `ids` that were answered or failed by now, without waiting."""
         nodes = self._nodes()
@@ -204,6 +207,7 @@ class FlowerServerLink:
             time.sleep(_TOGETHER_SECONDS)  # one look for all of them, whatever clients send
         self._arrived.clear()
 
+    @transaction
     def close(self) -> None:
         """End the run and stop SuperLink; safe to call twice."""
         if not self._closing.is_set():
@@ -212,8 +216,8 @@ class FlowerServerLink:
             self._listener.close()
             try:
                 self._state.stop_run(self._run)
-            except Exception:  # the next start of the server ends the run too
-                _log.exception("SuperLink's database did not take the end of the run")
+            except Exception as error:  # the next start of the server ends the run too
+                _log.warning("SuperLink's database did not take the end of the run: %s", error)
 
     def _note_arrival(self, path: str) -> None:
         if path in _ARRIVALS:
@@ -238,8 +242,8 @@ class FlowerServerLink:
         while not self._closing.wait(_HOUSEKEEPING_SECONDS):
             try:
                 self._state.acknowledge_task_heartbeat(self._task)
-            except Exception:
-                _log.exception("SuperLink's database did not take a sign of life")
+            except Exception as error:
+                _log.warning("SuperLink's database did not take a sign of life: %s", error)
 
     def _nodes(self) -> dict[int, NodeInfo]:
         return {node.node_id: node for node in self._state.get_node_info(statuses=_PRESENT)}
@@ -309,8 +313,10 @@ class FlowerServerLink:
                     bodies[id(message.body)] = records.write_body(message.body)
                 body = bodies[id(message.body)]
                 content = records.write_content(message.kind, message.head, body)
-                request = make_message(self._metadata(node.node_id), content)
-                request.metadata.__dict__["_message_id"] = request.object_id
+                # it stays longer than our own deadline
+                request = records.make_request(
+                    self._run, node.node_id, content, self._seconds + 3600.0
+                )
                 stored, missing = self._state.store_message_and_object_tree(
                     remove_content_from_message(request), get_object_tree(request), session
                 )
@@ -329,19 +335,6 @@ class FlowerServerLink:
             for name, item in uploads.items():
                 self._state.store_object(self._run, session, name, item.deflate())
         return ids
-
-    def _metadata(self, node: int) -> Metadata:
-        return Metadata(
-            run_id=self._run,
-            message_id="",
-            src_node_id=SUPERLINK_NODE_ID,
-            dst_node_id=node,
-            reply_to_message_id="",
-            group_id="",
-            created_at=time.time(),
-            ttl=self._seconds + 3600.0,  # our own deadline comes first
-            message_type="query",
-        )
 
     def _take(self, id: str, answer: str) -> Message:
         """Read an answer; whatever is wrong with it is this client's error."""

@@ -8,10 +8,8 @@ import importlib.util
 import os
 import secrets
 import shutil
-import signal
 import socket
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -154,33 +152,32 @@ def _init(**options: Any) -> None:
     """Call `ray.init` quietly, with our environment, addresses and signal handlers."""
     import ray
 
-    main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGTERM)
     with as_given():
-        try:
-            ray.init(**options, log_to_driver=False, logging_level="error")
-        finally:
-            if main:  # Ray's own handler would end the process before the last round is committed
-                signal.signal(signal.SIGTERM, handler)
+        ray.init(**options, log_to_driver=False, logging_level="error")
 
 
 @contextmanager
 def as_given() -> Iterator[None]:
-    """Have Ray use loopback addresses as they are, and read the token's variables again.
+    """Have Ray use loopback addresses and handlers as they are, and read the token's variables.
 
     `ray.init` replaces 127.0.0.1 by the machine's outer address, on which the cluster would then
-    listen, and keeps the token of an earlier cluster of this process. Both are internals of Ray.
+    listen, and keeps the token of an earlier cluster of this process. Its handler of SIGTERM would
+    end the process before the last round is committed. All of these are internals of Ray.
     """
     services: Any = import_module("ray._private.services")
+    utils: Any = import_module("ray._private.utils")
     raylet: Any = import_module("ray._raylet")
     resolve = services.resolve_ip_for_localhost
+    set_handler = utils.set_sigterm_handler
     services.resolve_ip_for_localhost = lambda host: host
+    utils.set_sigterm_handler = lambda handler: None
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
     try:
         yield
     finally:
         services.resolve_ip_for_localhost = resolve
+        utils.set_sigterm_handler = set_handler
 
 
 @contextmanager
