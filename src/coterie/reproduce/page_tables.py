@@ -52,7 +52,8 @@ def show_verdict(text: str) -> TableCell:
     kind = next((kind for start, kind in _KINDS.items() if text.startswith(start)), "")
     if not kind:
         return TableCell(text)
-    kind = "part" if ";" in text else kind  # it depends on how rounds are counted
+    if "; over" in text or (kind == "good" and ";" in text):
+        kind = "part"  # it depends on how rounds are counted, or holds in some columns alone
     kind += " unsure" if ONE_SEED in text else ""
     return TableCell(text, kind=f"verdict {kind}{' long' if len(text) > _LONG else ''}")
 
@@ -88,7 +89,8 @@ def format_beside(outcome: Outcome) -> str:
         "Means over seeds, the sample standard deviation behind ±. Within: no further from the "
         "paper than 0.01 (times: 0.05), or than its own spread. Direction: on the same side of "
         f"{outcome.study.recipe.reference} as in the paper, beyond our spread. A dashed rim: one "
-        "seed, so no spread is known. - is not printed, not run, or not judged at this scale."
+        "seed, so no spread is known. - is not printed, not run, not judged at this scale, or a "
+        "tie in the paper with one seed here."
     )
     return "\n".join(parts) + format_note(note)
 

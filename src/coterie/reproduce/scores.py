@@ -166,7 +166,7 @@ class Outcome:
     finished: int
     total: int
     cells: dict[tuple[str, str], CellScore] = field(default_factory=dict)
-    targets: dict[str, float] = field(default_factory=dict)  # column -> its target, if any
+    targets: dict[str, float] = field(default_factory=dict)  # by column, the mean over seeds
     tables: tuple[TextTable, ...] = ()  # instead of one for every column
 
     def cell(self, row: str, column: str) -> CellScore:
@@ -176,6 +176,18 @@ class Outcome:
     def reference(self, column: str) -> CellScore:
         """Find the score of the reference row in a column."""
         return self.cell(self.study.recipe.reference, column)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The accuracy that rounds are counted to, which may be another one on every seed."""
+
+    mean: float
+    by_seed: Mapping[int, float] = field(default_factory=dict)
+
+    def of(self, seed: int) -> float:
+        """Return the target on a seed: the mean on one that the reference lacks."""
+        return self.by_seed.get(seed, self.mean)
 
 
 def summarise(scores: Scores) -> Outcome:
@@ -188,30 +200,36 @@ def summarise(scores: Scores) -> Outcome:
         reference = [run for run in runs if run.value is not None]
         targets = _find_targets(column, reference)
         if 1 in targets:
-            outcome.targets[column.name] = targets[1]
+            outcome.targets[column.name] = targets[1].mean
         score = _summarise_cell(scores, cell, reference, targets)
         outcome.cells[score.row, score.column] = score
     return outcome
 
 
-def _find_targets(column: Column, reference: Sequence[Score]) -> dict[int, float]:
+def _find_targets(column: Column, reference: Sequence[Score]) -> dict[int, _Target]:
     """Find the target by window; that of the reference is where its mean of n rounds ends.
 
+    It is one of each seed, so that a run keeps its rounds when the reference gets another seed.
     A longer window lags behind a rising curve, and so it does at the reference's own end.
     """
     if column.target is None:
         return {}
     if column.target != "reference":
-        return dict.fromkeys(WINDOWS, column.target)
-    ends = {
-        window: [
-            _average([v for r, v in run.curve if r > run.rounds - window]) for run in reference
-        ]
-        for window in WINDOWS[1:]
-    }
-    ends[1] = [run.value for run in reference]
-    known = {n: [end for end in each if end is not None] for n, each in ends.items()}
-    return {n: statistics.fmean(each) for n, each in known.items() if each}
+        return dict.fromkeys(WINDOWS, _Target(column.target))
+    targets = {}
+    for window in WINDOWS:
+        measured = ((run.seed, _find_end(run, window)) for run in reference)
+        ends = {seed: end for seed, end in measured if end is not None}
+        if ends:
+            targets[window] = _Target(statistics.fmean(ends.values()), ends)
+    return targets
+
+
+def _find_end(run: Score, window: int) -> float | None:
+    """Find the mean of the last rounds of a run; None where none of them was measured."""
+    if window == 1:
+        return run.value
+    return _average([value for round, value in run.curve if round > run.rounds - window])
 
 
 def _list_runs(scores: Scores, cell: Cell) -> list[Score]:
@@ -223,7 +241,7 @@ def _list_runs(scores: Scores, cell: Cell) -> list[Score]:
 
 
 def _summarise_cell(
-    scores: Scores, cell: Cell, reference: Sequence[Score], targets: Mapping[int, float]
+    scores: Scores, cell: Cell, reference: Sequence[Score], targets: Mapping[int, _Target]
 ) -> CellScore:
     recipe, row, column = scores.study.recipe, cell.row, cell.column.name
     runs, point = _list_runs(scores, cell), scores.choose(cell)
@@ -273,11 +291,11 @@ def _average(values: Sequence[float]) -> float | None:
 
 
 def _count_rounds(
-    column: Column, target: float, window: int, run: Score, itself: bool
+    column: Column, target: _Target, window: int, run: Score, itself: bool
 ) -> int | None:
     """Count rounds to the target; the reference reaches its own accuracy at its end."""
     own = itself and column.target == "reference"
-    return run.rounds if own else find_round(run.curve, target, window)
+    return run.rounds if own else find_round(run.curve, target.of(run.seed), window)
 
 
 def _divide_rounds(reference: Sequence[int | None], rounds: Sequence[int | None]) -> float | None:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 
+from coterie.core.formatting import list_first
 from coterie.report.spread import gap
+from coterie.reproduce.plan import Study
 from coterie.reproduce.recipe import Claim, Recipe
 from coterie.reproduce.scores import NONE, WINDOWS, CellScore, Outcome, Scores, summarise
 
@@ -45,20 +47,28 @@ def judge(recipe: Recipe, scale: str, cell: CellScore, reference: CellScore) -> 
     mark = ONE_SEED if apart is None else ""
     tolerance = max(_CLOSE[recipe.measure], cell.paper_spread or 0.0) + _ROUNDING
     if scale == "paper" and abs(cell.mean - cell.paper) <= tolerance:
-        return WITHIN + mark
+        return WITHIN + ("" if _is_sure(cell) else ONE_SEED)
     if not itself:
         if reference.mean is None or reference.paper is None:
             return NONE
-        if _agree(ours, cell.paper - reference.paper, apart or 0.0):
+        theirs = cell.paper - reference.paper
+        if apart is None and _is_tie(theirs):  # nothing to hold a difference against
+            return NONE
+        if _agree(ours, theirs, apart or 0.0):
             return DIRECTION + mark
     return NOT + mark
 
 
 def _agree(ours: float, theirs: float, apart: float) -> bool:
     """Return whether our difference has the sign of the paper's, beyond the spread."""
-    if math.isclose(theirs, 0.0, abs_tol=_ROUNDING):
+    if _is_tie(theirs):
         return abs(ours) <= apart
     return ours * theirs > 0 and abs(ours) > apart
+
+
+def _is_tie(difference: float) -> bool:
+    """Return whether the paper prints the same number for both rows."""
+    return math.isclose(difference, 0.0, abs_tol=_ROUNDING)
 
 
 @dataclass(frozen=True)
@@ -80,15 +90,16 @@ def check_claim(claim: Claim, outcome: Outcome, show: Show) -> Finding:
         return Finding(claim.text, UNTESTED, missing)
     case = _Case(claim, columns, outcome, show)
     verdict, numbers = _test(case)
+    where = _name_columns(claim, columns, outcome.study)
     if claim.kind != "faster":
-        return Finding(claim.text, verdict, numbers)
+        return Finding(claim.text, verdict + where, numbers)
     verdicts = {1: verdict}
     for window in WINDOWS[1:]:
         if all(cell.rounds_over(window) for pair in case.pairs() for cell in pair):
             verdicts[window] = _test(replace(case, window=window))[0]
             if _find_unreached(claim, columns, outcome, window):
                 verdicts[window] = UNTESTED
-    return Finding(claim.text, _join_verdicts(verdicts), numbers, verdicts)
+    return Finding(claim.text, _join_verdicts(verdicts) + where, numbers, verdicts)
 
 
 def _test(case: "_Case") -> tuple[str, str]:
@@ -105,6 +116,14 @@ def _join_verdicts(verdicts: Mapping[int, str]) -> str:
     if not other:
         return verdicts[1]
     return f"{verdicts[1]}; over {' and '.join(map(str, other))} rounds: {plain[other[0]]}"
+
+
+def _name_columns(claim: Claim, columns: Sequence[str], study: Study) -> str:
+    """Name the columns that were run, where a claim is about all and this scale has more."""
+    belong = [column.name for column in study.recipe.columns if study.scale in column.scales]
+    if claim.columns or set(columns) >= set(belong):
+        return ""
+    return f"; run in {list_first(columns)} alone"
 
 
 def _find_columns(claim: Claim, outcome: Outcome) -> tuple[list[str], str]:

@@ -139,6 +139,27 @@ def test_columns_of_other_scales_are_not_missed_but_left_out_ones_are() -> None:
     assert found.verdict == "not tested here" and "two is left out" in found.numbers
 
 
+def test_a_claim_about_all_columns_says_on_which_it_was_tested() -> None:
+    claim = {"text": "in all settings", "above": "FedProx", "below": "FedAvg"}
+    some = tables(claim=[claim, {**claim, "columns": ["one"]}, {**claim, "kind": "faster"}])
+    some["scale"]["paper"] |= {"target": 0.4, "columns": ["one"]}
+    values = {("FedAvg", "one"): [0.60], ("FedProx", "one"): [0.50]}
+
+    def find_verdicts() -> list[str]:
+        study = make_study(parse(some), "paper")
+        outcome = concluded(study, values)
+        return [check_claim(each, outcome, str).verdict for each in study.recipe.claims]
+
+    fails = "does not hold (one seed)"
+    only = "; run in one alone"
+    assert find_verdicts() == [fails + only, fails, f"{fails}{only}"]
+    values["FedProx", "one"] = [0.70]
+    holds = "holds (one seed)"
+    assert find_verdicts() == [holds + only, holds, holds + only]
+    some["column"][1]["scales"] = ["smoke"]  # it is not missed at this scale
+    assert find_verdicts() == [holds] * 3
+
+
 @pytest.mark.parametrize(("margin", "verdict"), [(0.03, "holds"), (0.05, "does not hold")])
 def test_a_curve_that_ends_below_its_best_falls(margin: float, verdict: str) -> None:
     claim = {"text": "so", "kind": "falls", "above": "FedProx", "columns": ["one"]}

@@ -118,6 +118,8 @@ def test_the_page_has_the_papers_table_beside_ours_with_verdicts(tmp_path: Path)
         ("within", "verdict good"),
         ("holds (one seed)", "verdict good unsure"),
         ("holds; over 5 rounds: does not hold", "verdict part long"),
+        ("holds; run in two alone", "verdict part"),
+        ("does not hold; run in two alone", "verdict bad long"),
         ("not reproduced: printed 3 times too much", "verdict bad long"),
         ("failed", "verdict bad"),
         ("not tested here", ""),

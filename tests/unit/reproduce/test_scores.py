@@ -55,10 +55,39 @@ def test_rounds_to_a_target_and_speedup() -> None:
 
 def test_the_reference_comes_to_its_own_accuracy_at_its_end() -> None:
     outcome = concluded(with_target("reference"), VALUES)
-    assert outcome.targets["one"] == pytest.approx(0.62)
+    assert outcome.targets["one"] == pytest.approx(0.62)  # the mean is shown
     assert outcome.cell("FedAvg", "one").rounds == (10, 10)
-    assert outcome.cell("FedProx", "one").rounds == (8, 8)
     assert outcome.cell("FedProx", "one").speedup == pytest.approx(10 / 8)
+
+
+APART: Values = {("FedAvg", "one"): [0.30, 0.70], ("FedProx", "one"): [0.80, 0.80]}
+
+
+def test_a_run_is_held_against_the_end_of_the_reference_on_the_same_seed() -> None:
+    row = concluded(with_target("reference"), APART).cell("FedProx", "one")
+    # 0.08 a round: to 0.30 and to 0.70, not to their mean
+    assert row.rounds == (4, 9)
+    assert row.speedup == pytest.approx(10 / 6.5)
+    # by the mean of five rounds FedAvg ends at 0.24 and 0.56, by that of ten at half its value
+    assert row.smoothed == {5: (5, 9), 10: (10, 10)}
+
+
+def test_rounds_on_a_seed_stay_when_the_reference_gets_another_seed() -> None:
+    alone = {key: values[:1] for key, values in APART.items()}
+    first, second = (
+        concluded(with_target("reference"), {**alone, ("FedAvg", "one"): reference})
+        for reference in ([0.30], [0.30, 0.70])
+    )
+    assert first.cell("FedProx", "one") == second.cell("FedProx", "one")
+    assert second.targets["one"] == pytest.approx(0.50)
+
+
+def test_a_seed_that_the_reference_lacks_goes_by_the_mean_of_its_ends() -> None:
+    values = {**APART, ("FedProx", "one"): [0.80, 0.80, 0.80]}
+    some = tables()
+    some["scale"]["paper"] |= {"target": "reference", "seeds": 3}
+    row = concluded(make_study(parse(some), "paper"), values).cell("FedProx", "one")
+    assert row.rounds == (4, 9, 7)  # the last one to 0.50
 
 
 def test_ratios_of_time_are_taken_seed_by_seed() -> None:

@@ -65,6 +65,27 @@ def test_equal_in_the_paper_is_equal_within_our_spread() -> None:
     assert judge(recipe(), "laptop", far, reference) == "not reproduced"
 
 
+@pytest.mark.parametrize("scale", ["paper", "laptop"])
+@pytest.mark.parametrize("ours", [[0.70], [0.601], [0.60]])
+def test_a_single_difference_cannot_refute_a_tie(scale: str, ours: list[float]) -> None:
+    reference = cell("FedAvg", [0.60, 0.62], paper=0.65)
+    assert judge(recipe(), scale, cell("FedProx", ours, paper=0.65), reference) == "-"
+
+
+def test_a_tie_on_one_seed_may_be_within_or_itself_the_reference() -> None:
+    reference = cell("FedAvg", [0.60], paper=0.65)
+    near = cell("FedProx", [0.655], paper=0.65)
+    assert judge(recipe(), "paper", near, reference) == "within (one seed)"
+    assert judge(recipe(), "paper", reference, reference) == "not reproduced (one seed)"
+
+
+def test_within_is_marked_by_the_seeds_of_the_row_alone() -> None:
+    row, alone = cell("FedProx", [0.64, 0.66], paper=0.65), cell("FedProx", [0.65], paper=0.65)
+    one, two = cell("FedAvg", [0.60], paper=0.60), cell("FedAvg", [0.60, 0.61], paper=0.60)
+    assert judge(recipe(), "paper", row, one) == "within"
+    assert judge(recipe(), "paper", alone, two) == "within (one seed)"
+
+
 def printed(row: str, values: tuple[float, ...], paper: float) -> CellScore:
     """A score with these values, and what the paper prints."""
     mean = fmean(values)
