@@ -26,6 +26,7 @@ FOLDERS = (
     "unit/kit",
 )
 _MEMORY = Path("/dev/shm")
+_CALL_SECONDS = 3 * 3600.0  # that a command may take
 _END_SECONDS = 30.0  # that a command may take to end
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -101,7 +102,10 @@ def call(command: Sequence[str], first: int, trials: int) -> tuple[int, int, str
         start_new_session=True,
     )
     try:
-        said = "".join(process.communicate())
+        said = "".join(process.communicate(timeout=_CALL_SECONDS))
+    except subprocess.TimeoutExpired:
+        _end(process)
+        return trials, trials, f"it was ended: not done after {_CALL_SECONDS:,.0f} s"
     except BaseException:
         _end(process)
         raise

@@ -52,16 +52,20 @@ class Blow(threading.Thread):
 
     def _strike(self) -> bool:
         target = self.generator.randint(0, ROUNDS - 3)
-        while kills.count_rounds(self.out) < target and not self.ended.is_set():
+        # a run that has not connected yet refuses a cluster that lacks a node
+        while not self.ended.is_set() and (
+            kills.count_rounds(self.out) < target or not self._is_working()
+        ):
             time.sleep(0.005)
         time.sleep(self.generator.uniform(0.0, 0.2))
-        raylet = self.nodes.raylet(OTHER)
-        working = any(
-            ray_nodes.name_of(pid).startswith(ray_nodes.ACTOR)
-            for pid in ray_nodes.descendants(self.nodes.started[OTHER].pid)
-        )
+        raylet, working = self.nodes.raylet(OTHER), self._is_working()
         ray_nodes.kill(raylet)
         return working and kills.count_rounds(self.out) < ROUNDS
+
+    def _is_working(self) -> bool:
+        """Whether an actor of the run works on the other node."""
+        pids = ray_nodes.descendants(self.nodes.started[OTHER].pid)
+        return any(ray_nodes.name_of(pid).startswith(ray_nodes.ACTOR) for pid in pids)
 
 
 def lose_node(data: Path, folder: Path, nodes: Nodes, generator: random.Random) -> str:

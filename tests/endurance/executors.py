@@ -9,13 +9,16 @@ of the clients must be equal, bit for bit; over Flower the last are at the sites
 
 import json
 import os
+import random
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import fleet
+import kills
 import numpy as np
 import warm
 import warm_sites
@@ -69,7 +72,12 @@ def settings(case: Case, roots: dict[bool, Path], seed: int) -> dict[str, Any]:
 def simulate(tables: dict[str, Any], out: Path) -> None:
     """Run a federation on this machine."""
     log = out.with_suffix(".log")
-    status = warm.spawn(lambda: coterie.run(tables, out=out), log).wait()
+    process = warm.spawn(lambda: coterie.run(tables, out=out), log)
+    try:
+        status = process.wait()
+    except subprocess.TimeoutExpired:
+        kills.strike(process, "main", random.Random())  # it must not write to a folder that is gone
+        raise AssertionError(f"{out.name} did not end: {log.read_text()[-500:]}") from None
     assert status == 0, f"{out.name} ended with {status}: {log.read_text()[-500:]}"
 
 

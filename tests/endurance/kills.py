@@ -33,9 +33,11 @@ import toy  # noqa: E402
 from coterie.experiment.config import resolve  # noqa: E402
 
 KINDS = ("main", "worker", "both", "fork-server")
+MAIN = ("main", "both")  # those that end a run; it survives the others
 STATEFUL = ("moon", "scaffold", "fedssc", "fedavg-byol", "per_ssfl", "orchestra", "mfcl")
 ROUNDS = 20
 _DEADLINE = 120.0
+_STARTS = 50  # of a trial, until it was killed often enough
 
 CONFIG = """
 run = {{ rounds = {rounds}, seed = 11 }}
@@ -123,8 +125,14 @@ def restarted(first: int | None, committed: int) -> str:
 
 def read_start(log: Path) -> int | None:
     """The first round of a command, counted from 0, by what it printed; None without one."""
-    found = re.search(r"clients?, (?:from round (\d+)|\d+ rounds?) -> ", log.read_text())
-    return int(found[1] or 1) - 1 if found else None
+    said = log.read_text() if log.exists() else ""
+    found = re.search(r"clients?, (?:from round ([\d,]+)|[\d,]+ rounds?) -> ", said)
+    return int((found[1] or "1").replace(",", "")) - 1 if found else None
+
+
+def ended_well(status: int, kind: str = "") -> bool:
+    """Whether a command ended as it must: with 0, or by SIGKILL if `kind` was its main process."""
+    return status == 0 or (status == -signal.SIGKILL and kind in MAIN)
 
 
 def _reach_a_moment(
@@ -178,6 +186,8 @@ def trial(config: Path, out: Path, kind: str, seed: int, duration: float) -> Non
         process = start(config, out)
         while not killed and _reach_a_moment(process, out, generator, duration):
             killed = strike(process, kind, generator)
+        status = process.wait(_DEADLINE)
+        assert ended_well(status, kind if killed else ""), f"a start ended with {status}"
     assert start(config, out).wait(_DEADLINE) == 0, "the resumed run failed"
 
 
@@ -255,6 +265,29 @@ class Alone:
         return "" if equal(self.out, out) else "the bits differ"
 
 
+def _kill_twice(run: Alone, out: Path, kind: str, generator: random.Random) -> str:
+    """Start a run and kill `kind` of it until it was hit twice, or hit and done; what is wrong."""
+    killed, longest = 0, 0.9 * run.duration
+    for number in range(_STARTS):
+        if (out / "report.html").exists():
+            if killed:
+                return ""
+            shutil.rmtree(out)  # it ended before it could be killed: that is no trial
+        process, hit = run.start(out), False
+        time.sleep(generator.uniform(0.0, longest))
+        while not hit and process.poll() is None:
+            hit = strike(process, kind, generator)
+            if not hit:
+                time.sleep(generator.uniform(0.0, 0.2 * longest))  # there is no worker yet
+        if not ended_well(status := process.wait(), kind if hit else ""):
+            said = out.with_name(f"{out.name}.log").read_text()
+            return f"start {number + 1} ended with {status}: {said[-300:]}"
+        killed, longest = killed + hit, 0.8 * longest
+        if killed == 2:
+            return ""
+    return f"in {_STARTS} starts it was not killed"
+
+
 @contextmanager
 def bench(folder: Path) -> Iterator[Trial]:
     """Trials by method and by what is killed, in turn."""
@@ -266,21 +299,7 @@ def bench(folder: Path) -> Iterator[Trial]:
         if name not in runs:
             runs[name] = Alone(folder, name, settings(name))
         run, out, generator = runs[name], folder / f"{name}-{number}", random.Random(number)
-        killed, longest = 0, 0.9 * run.duration
-        while killed < 2:
-            if (out / "report.html").exists():
-                if killed:
-                    break
-                shutil.rmtree(out)  # it ended before it could be killed: that is no trial
-            process = run.start(out)
-            time.sleep(generator.uniform(0.0, longest))
-            while process.poll() is None:
-                if strike(process, kind, generator):
-                    killed += 1
-                    break
-                time.sleep(generator.uniform(0.0, 0.2 * longest))  # there is no worker yet
-            longest *= 0.8
-        problem = run.finish(out)
+        problem = _kill_twice(run, out, kind, generator) or run.finish(out)
         shutil.rmtree(out)
         return f"{name}, {kind} killed: {problem}" if problem else ""
 

@@ -29,8 +29,11 @@ TOTAL = 8 * 2**30  # of all processes together
 
 
 def resident(pid: int) -> int:
-    """Resident bytes of a process."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    """Resident bytes of a process; 0 if it has ended."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -48,15 +51,21 @@ class Watch:
         amid = isinstance(event, ClientEvent) and event.done % SAMPLE == 0
         if not amid and not isinstance(event, RoundEvent):
             return
-        sizes = {pid: resident(pid) for pid in (os.getpid(), *children(os.getpid()))}
+        pids = (os.getpid(), *children(os.getpid()))
+        sizes = {pid: size for pid in pids if (size := resident(pid))}
         self.peak = max(self.peak, sum(sizes.values()))
         if isinstance(event, RoundEvent):
             self.rounds.append(sizes)
 
     def growth(self) -> int:
-        """The most that any process grew after the settled round."""
-        first, last = self.rounds[self.settled], self.rounds[-1]
-        return max(last[pid] - first[pid] for pid in first)
+        """The most that any process had grown after a round since the settled one."""
+        first, *later = self.rounds[self.settled :]
+        return max(sizes[pid] - first[pid] for sizes in later for pid in sizes.keys() & first)
+
+    def gone(self) -> list[int]:
+        """The processes of the settled round that ended before the last one."""
+        first, *later = self.rounds[self.settled :]
+        return [pid for pid in first if any(pid not in sizes for sizes in later)]
 
 
 def watch(
@@ -110,12 +119,14 @@ def main() -> None:
     first, last = found.rounds[found.settled], found.rounds[-1]
     for pid, size in first.items():
         who = "main" if pid == os.getpid() else "worker or fork server"
-        begin, end = _mebibytes(size), _mebibytes(last[pid])
+        begin, end = _mebibytes(size), _mebibytes(last.get(pid, 0))
         print(f"{who} {begin} after round {found.settled + 1}, {end} at the end")
     total = found.peak
     grown = _mebibytes(found.growth())
     print(f"a process grew by {grown} at most, all together had {_mebibytes(total)} at most")
-    sys.exit(found.growth() > SLACK or total > TOTAL)
+    if gone := found.gone():
+        print(f"processes that were there after round {found.settled + 1} have ended: {gone}")
+    sys.exit(found.growth() > SLACK or total > TOTAL or bool(gone))
 
 
 if __name__ == "__main__":

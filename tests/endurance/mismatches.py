@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from refusals import Intruder  # noqa: E402
 from site_processes import wait_for_rounds  # noqa: E402
 
 WRONG = "x-wrong"  # behind the names of the good clients, so that these keep their numbers
-PER_PEER = 5  # rounds: enough to come, to be refused, and to be seen to be gone
+PER_PEER = 20  # rounds: enough to come, to be refused, and to be seen to be gone
 HASH = "from coterie.experiment.config import Config; Config.hash = lambda self: '0' * 64"
 RENAMED = """
 from coterie.nets.backbones import mlp
@@ -97,7 +98,10 @@ def list_peers(sites: warm_sites.Sites, folder: Path) -> list[Intruder]:
     peers.append(("own code denied", "code that is not Coterie's", (), "--own-code"))
     for what, reason, data in _write_data(sites.data / "amiens.npz", folder):
         peers.append((what, reason, ("--data", str(data)), ""))
-    return [_complete(sites, *peer) for peer in peers]
+    # a reason is repeated until the next peer comes, so that neighbours must differ in theirs
+    mixed = [peer for first in range(4) for peer in peers[first::4]]
+    assert all(one[1] != next_[1] for one, next_ in pairwise(mixed))
+    return [_complete(sites, *peer) for peer in mixed]
 
 
 def _complete(

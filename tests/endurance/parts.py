@@ -104,10 +104,10 @@ PARTS = (
     Part(
         "intruders",
         13,
-        "ten intruders at a deployed run",
-        10,
+        "eleven intruders at a deployed run",
+        11,
         command=_script("refusals.py"),
-        step=10,
+        step=11,
     ),
     Part("privacy", 14, "neighbouring sets of clients, published values", 1_000, privacy.bench),
     Part(

@@ -1,10 +1,11 @@
-"""Ten intruders at a deployed run: each is wrong in one way, and is refused with its reason.
+"""Eleven intruders at a deployed run: each is wrong in one way, and is refused with its reason.
 
     python tests/endurance/refusals.py
 
 A server and three clients as processes, over TLS with keys. Three intruders with registered keys
 come before the first round (another configuration, another network, another version of Coterie),
-the others while it runs. The run must continue to the bits of the federation without them.
+the others while it runs; a server and a client without TLS beyond this machine are the last. The
+run must continue to the bits of the federation without them.
 """
 
 import json
@@ -28,10 +29,12 @@ from coterie.deploy.certificates import make_certificates  # noqa: E402
 from coterie.deploy.keys import make_key  # noqa: E402
 from site_processes import LIMIT, Sites, processes, wait_for_rounds  # noqa: E402
 
-ROUNDS = 120
+ROUNDS = 300  # the run must outlast six processes that come late
 THREE_CAUSES = "key is not registered there, was removed, or is in use by another client"
 EARLY = ("x-config", "x-network", "x-version")  # names behind those of the good clients
 SUBMIT = "/v1/control/start-run"
+NOWHERE = "192.0.2.1"  # for documentation: no machine has it, so that nobody can listen there
+CLEAR = f"coterie: '--insecure' with {NOWHERE} would send models in clear over a network"
 
 
 class Intruder(NamedTuple):
@@ -105,6 +108,40 @@ def submit_run(sites: Sites) -> bool:
     return refused
 
 
+def expose(sites: Sites, folder: Path) -> "list[tuple[str, str, subprocess.Popen[bytes]]]":
+    """Start a server and a client without TLS beyond this machine, and a server that may do it.
+
+    Each comes with its name and the line that it must end with.
+    """
+    served, data = str(sites.folder / "run.toml"), str(sites.data / "amiens.npz")
+    server = ["server", served, "--host", NOWHERE, "--port", str(sites.port), "--clients", "3"]
+    server += ["--insecure", "--out", str(folder / "exposed")]
+    client = ["client", "--server", f"{NOWHERE}:{sites.port}", "--data", data, "--insecure"]
+    client += ["--folder", str(folder / "exposed-site")]
+    tried = {
+        "server in clear": (CLEAR, server),
+        "client in clear": (CLEAR, client),
+        "server in clear, as asked": (
+            f"coterie: cannot listen on {NOWHERE}",
+            [*server, "--insecure-network"],
+        ),
+    }
+    return [(what, line, sites.deploy(what, words)) for what, (line, words) in tried.items()]
+
+
+def judge_exposed(sites: Sites, exposed: "list[tuple[str, str, subprocess.Popen[bytes]]]") -> bool:
+    """Wait for the end of all of them; whether each ended with its line and exit status 2."""
+    refused = True
+    for what, line, process in exposed:
+        status, said = process.wait(LIMIT), sites.log(what).read_text()
+        held = status == 2 and said.splitlines()[-1].startswith(line)
+        print(
+            f"{what}: {'ended' if held else 'NOT ENDED SO'} with {status}: {said.splitlines()[-1]}"
+        )
+        refused = refused and held
+    return refused
+
+
 def try_all(sites: Sites, folder: Path, tables: dict[str, Any]) -> tuple[int, int]:
     """Let all of them try; return how many were refused, and how many tried."""
     out = sites.folder / "run"
@@ -112,13 +149,15 @@ def try_all(sites: Sites, folder: Path, tables: dict[str, Any]) -> tuple[int, in
     for name in fleet.NAMES:
         sites.join(name)
     pairs = [(one, send(sites, one, folder)) for one in early(sites, folder)]
+    exposed = expose(sites, folder)
     flower_sites.wait_for(lambda: "listening" in sites.log("server").read_text())
     (sites.town.registry / "x-removed.pub").unlink()
     wait_for_rounds(out, 1, server)
     with flower_sites.expired_server(folder / "expired") as (address, ca):
         options = ("--server", address, "--ca", str(ca))
         pairs += [(one, send(sites, one, folder)) for one in late(sites, folder, options)]
-        refused = [judge(sites, *pair) for pair in pairs] + [submit_run(sites)]
+        refused = [judge(sites, *pair) for pair in pairs]
+    refused += [submit_run(sites), judge_exposed(sites, exposed)]
     assert server.poll() is None, "the run ended before the last of them had tried"
     sites.finish()
     return sum(refused), len(refused)

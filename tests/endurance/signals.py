@@ -30,7 +30,7 @@ TABLES = {"run": {"rounds": 10}, "method": {"name": "toy_methods:TwoModels"}}
 
 def send(process: warm.Process, log: Path, out: Path, generator: random.Random) -> str:
     """Send a signal to a command that works on a run; what is wrong with its end."""
-    chosen, started = generator.choice(SIGNALS), set[int]()
+    chosen, started = generator.choice(SIGNALS), set(kills.children(process.pid))
     recorded = kills.count_rounds(out)
     process.send_signal(chosen)
     seconds, code = _wait(process, started), process.wait()
@@ -50,7 +50,7 @@ def send(process: warm.Process, log: Path, out: Path, generator: random.Random) 
 
 
 def _wait(process: warm.Process, started: set[int]) -> float:
-    """Wait for the end of a command, and note the processes it has until then; the seconds."""
+    """Wait for the end of a command, and add the processes it has until then; the seconds."""
     begin = time.monotonic()
     while process.poll() is None:
         started.update(kills.children(process.pid))

@@ -59,31 +59,40 @@ def run(folder: Path, name: str, tables: dict[str, Any]) -> tuple[Path, float]:
 
 
 def disturb(folder: Path, name: str, tables: dict[str, Any], pause: float, seed: int) -> int:
-    """Do a run that is killed every few seconds; how often it was."""
+    """Do a run that is killed every few seconds, and judge every start; how often it was."""
     config, out = kills.write_tables(folder, name, tables), folder / name
     words = ["run", str(config), "--out", str(out), "--resume"]
     generator, killed, log = random.Random(seed), 0, folder / f"{name}.log"
-    while True:
+    status: int | None = None
+    while status != 0:
         committed = kills.count_committed(out, tables["checkpoint"]["every"])
+        log.unlink(missing_ok=True)  # one that is killed at once must not have that of another
         process = warm.start(words, log)
-        deadline = time.monotonic() + pause * generator.uniform(0.5, 1.5)
-        while process.poll() is None and time.monotonic() < deadline:
-            if not killed and kills.count_rounds(out):  # so that the shortest run is killed too
-                break
-            time.sleep(0.002)
-        if process.poll() is not None:
-            assert process.wait() == 0, log.read_text()[-1000:]
-            problem = kills.restarted(kills.read_start(log), committed)
-            assert not problem, problem
-            return killed
+        # so that the shortest run is killed too, the first time is in its first rounds
+        _let_run(process, pause * generator.uniform(0.5, 1.5), None if killed else out)
         kind = generator.choice(kills.KINDS) if killed else "main"
-        killed += kills.strike(process, kind, generator, wait=kind in ("main", "both"))
-        if process.poll() is None:  # it goes on, until the next turn at the latest
-            deadline = time.monotonic() + pause
-            while process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.01)
-            if process.poll() is None:
-                killed += kills.strike(process, "main", generator)
+        hits: list[str] = []
+        if process.poll() is None and kills.strike(process, kind, generator, kind in kills.MAIN):
+            hits.append(kind)
+        _let_run(process, pause)  # it survives the death of a worker or of the fork server
+        if process.poll() is None and kills.strike(process, "main", generator):
+            hits.append("main")
+        status, killed = process.wait(), killed + len(hits)
+        assert kills.ended_well(status, hits[-1] if hits else ""), (
+            f"ended with {status}, killed: {hits}: {log.read_text()[-1000:]}"
+        )
+        problem = kills.restarted(kills.read_start(log), committed)
+        assert not problem, problem
+    return killed
+
+
+def _let_run(process: warm.Process, seconds: float, out: Path | None = None) -> None:
+    """Wait for the end of a process, or a time, or the first round of `out`."""
+    deadline = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < deadline:
+        if out and kills.count_rounds(out):
+            break
+        time.sleep(0.002)
 
 
 def main() -> None:

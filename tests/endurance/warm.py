@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from coterie.cli.main import main
+from coterie.core import interrupts
 from coterie.executors import fork_server, launch
 
 DEADLINE = 120.0
@@ -113,11 +114,14 @@ def spawn(work: Callable[[], object], log: Path) -> Process:
             traceback.print_exc()
             status = 98
     finally:
-        with contextlib.suppress(Exception):
-            log.with_suffix(".modules").write_text("\n".join(sys.modules))
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(status if isinstance(status, int) else 0)
+        try:
+            interrupts.ignore()  # a signal that comes now must not skip what ends this fork
+            with contextlib.suppress(Exception):
+                log.with_suffix(".modules").write_text("\n".join(sys.modules))
+                sys.stdout.flush()
+                sys.stderr.flush()
+        finally:
+            os._exit(status if isinstance(status, int) else 0)
 
 
 def start(words: Sequence[str], log: Path) -> Process:

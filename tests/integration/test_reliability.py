@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -188,6 +189,14 @@ def test_a_command_is_ended_with_whoever_waits_for_it(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         bench.call(["-c", script], 0, 1)
     assert said.read_text() == "interrupted"
+
+
+def test_a_command_that_does_not_end_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "_CALL_SECONDS", 0.5)
+    begin = time.monotonic()
+    found = bench.call(["-c", "import time; print('1 of 2'); time.sleep(60)"], 0, 2)
+    assert found == (2, 2, "it was ended: not done after 0 s")
+    assert time.monotonic() - begin < 30.0
 
 
 @pytest.mark.parametrize(

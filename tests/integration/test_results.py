@@ -79,12 +79,12 @@ def made_recipe(*claims: Claim) -> Recipe:
         (
             Claim("x", "A", below="B", kind="faster", columns=("one",)),
             "20 against >100",
-            "7 against 9.5 (5: 12/>20)",
+            "7 against 9 (5: 12/>20)",
         ),
         (
             Claim("x", "A", below="B", kind="faster", columns=("one", "two")),
             "-",
-            "7/9.5, 3/4 (5: 12/>20,-)",
+            "7/9, 3/4 (5: 12/>20,-)",
         ),
         (Claim("x", "A", kind="falls", columns=("one",)), "-", "45.0 at the end, 50.0 at best"),
         (Claim("x", "A", below="B", columns=("three",)), "-", "-"),
@@ -102,7 +102,11 @@ def test_the_numbers_of_a_claim(claim: Claim, paper: str, ours: str) -> None:
             curve=[[1, 0.5], [2, 0.45]],
         ),
         score(
-            "B", "one", 0.40, 0.60, paper=0.60, rounds=[9, 10], smoothed={"5": [None]}, length=20
+            *("B", "one", 0.40, 0.60),
+            paper=0.60,
+            rounds=[9, 10],
+            smoothed={"5": [None, 15]},
+            length=20,
         ),
         score("A", "two", 0.30, paper=0.70, rounds=[3]),
         score("B", "two", 0.31, rounds=[4]),
