@@ -13,6 +13,7 @@ import os
 import ssl
 import subprocess
 import sys
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -142,6 +143,15 @@ def judge_exposed(sites: Sites, exposed: "list[tuple[str, str, subprocess.Popen[
     return refused
 
 
+def wait_to_listen(sites: Sites, server: "subprocess.Popen[bytes]") -> None:
+    """Wait until the server listens; seven processes that start at once take their time."""
+    deadline = time.monotonic() + LIMIT
+    while "listening" not in sites.log("server").read_text():
+        assert time.monotonic() < deadline, "the server does not listen"
+        assert server.poll() is None, "the server has ended"
+        time.sleep(0.05)
+
+
 def try_all(sites: Sites, folder: Path, tables: dict[str, Any]) -> tuple[int, int]:
     """Let all of them try; return how many were refused, and how many tried."""
     out = sites.folder / "run"
@@ -149,10 +159,10 @@ def try_all(sites: Sites, folder: Path, tables: dict[str, Any]) -> tuple[int, in
     for name in fleet.NAMES:
         sites.join(name)
     pairs = [(one, send(sites, one, folder)) for one in early(sites, folder)]
-    exposed = expose(sites, folder)
-    flower_sites.wait_for(lambda: "listening" in sites.log("server").read_text())
+    wait_to_listen(sites, server)
     (sites.town.registry / "x-removed.pub").unlink()
     wait_for_rounds(out, 1, server)
+    exposed = expose(sites, folder)
     with flower_sites.expired_server(folder / "expired") as (address, ca):
         options = ("--server", address, "--ca", str(ca))
         pairs += [(one, send(sites, one, folder)) for one in late(sites, folder, options)]
