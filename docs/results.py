@@ -44,16 +44,18 @@ NOTE = """\
 - *Paper scale*: with the paper's data, rounds and epochs, or counted. All others: a laptop's scale,
   with less data and fewer rounds. **A claim that does not hold there may hold at the paper's.**
 - *One seed*: what another seed would do is not known.
+- *Run in ... alone*: the claim is about all settings, of which this scale has more.
 
 In the tables below, `paper` and `ours` are differences of the two rows of a claim, in the paper's
 unit: the mean over the seeds that both have, with the two means in brackets; one for each setting
-where there are several, or their range. Where a claim is about one row, they are its values.
-`35 against 56 (5: 41/44; 10: 46/49)` are rounds to a target: to the first round that reached it,
-and in brackets by the mean of 5 and of 10 rounds; `7/9, 5/6` are those of several settings. `26†`
-is the mean over the seeds that reached it, where some never did. The commands run every row and
-setting of the outcome again, whichever way they were run; the reference row is run with each. This
-page is written by `python docs/results.py` from the committed outcomes;
-nothing is run for it.
+where there are several, or their range. Where a claim is about one row, they are its values. `35
+against 56 (5: 41/44; 10: 46/49)` are rounds to a target: to the first round that reached it, and in
+brackets by the mean of 5 and of 10 rounds; `7/9, 5/6` are those of several settings. They are means
+over the seeds that both rows have, `26†` over those of them that reached the target, where some
+never did. Where the target is the final accuracy of the reference row, every run is held against
+that on the same seed. The commands run every row and setting of the outcome again, whichever way
+they were run; the reference row is run with each. This page is written by `python docs/results.py`
+from the committed outcomes; nothing is run for it.
 """
 
 
@@ -190,8 +192,7 @@ def _write_result(result: Result) -> str:
         verdict = found["verdict"] if found else UNTESTED
         paper, ours = WRITE_NUMBERS(claim, recipe, outcome)
         tested = result.verdict(claim) != UNTESTED
-        verdict = verdict.replace(UNTESTED, "not tested")
-        lines.append([verdict, _shorten(claim), paper, ours if tested else "-"])
+        lines.append([_shorten_verdict(verdict), _shorten(claim), paper, ours if tested else "-"])
     covered = " and ".join(cover.partition(", ")[2] for cover in recipe.covers)
     counted = result.scale == "counted"
     scale, runs = (
@@ -213,6 +214,14 @@ def _shorten(claim: Claim) -> str:
     if len(claim.text.split()) <= _WORDS:
         return claim.text
     return claim.short or re.sub(r" \([^()]*\)", "", claim.text)
+
+
+def _shorten_verdict(verdict: str) -> str:
+    """A verdict in a dozen words: `over 5/10:` for `over 5 and 10 rounds:` where it has more."""
+    verdict = verdict.replace(UNTESTED, "not tested")
+    if len(verdict.split()) <= _WORDS:
+        return verdict
+    return re.sub(r"over (\d+) and (\d+) rounds:", r"over \1/\2:", verdict)
 
 
 def _describe_seeds(outcome: dict[str, Any]) -> str:

@@ -162,6 +162,14 @@ def test_a_claim_counts_by_the_largest_scale_that_tested_it() -> None:
     }
 
 
+def test_the_longest_verdict_has_a_dozen_words_on_the_page() -> None:
+    long = "holds (one seed); over 5 and 10 rounds: does not hold; run in CIFAR-10 alone"
+    short = "holds (one seed); over 5/10: does not hold; run in CIFAR-10 alone"
+    assert RESULTS["_shorten_verdict"](long) == short and len(short.split()) == 12
+    usual = "holds; over 5 and 10 rounds: does not hold"
+    assert RESULTS["_shorten_verdict"](usual) == usual
+
+
 def test_a_long_claim_is_cut_to_a_dozen_words_on_the_page() -> None:
     for name in list_shipped():
         for claim in load(name).claims:
