@@ -3,12 +3,12 @@
 import math
 import re
 import statistics
-from collections.abc import Callable, Sequence, Set
-from dataclasses import fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 from coterie.reproduce.recipe import Claim, Recipe
-from coterie.reproduce.scores import NONE, WINDOWS, CellScore, GridScore, Rounds
+from coterie.reproduce.scores import NONE, WINDOWS, CellScore, GridScore
 from coterie.reproduce.tables import format_value
 from coterie.reproduce.verdicts import format_rounds
 
@@ -108,8 +108,8 @@ def _write_printed_rounds(claim: Claim, recipe: Recipe, columns: Sequence[str]) 
 
 def _write_rounds(claim: Claim, cells: Cells, columns: Sequence[str]) -> str:
     """Write our rounds to the target by single rounds, and in brackets by means of several."""
-    rows = claim.above, claim.below
-    pairs = [_keep_common(*(cells[row, column] for row in rows)) for column in columns[:_FEW]]
+    both = [(cells[claim.above, column], cells[claim.below, column]) for column in columns[:_FEW]]
+    pairs = [(first.on_seeds_of(second), second.on_seeds_of(first)) for first, second in both]
     if len(pairs) == 1:
         text = " against ".join(_format_rounds(cell, 1) for cell in pairs[0])
     else:
@@ -117,24 +117,6 @@ def _write_rounds(claim: Claim, cells: Cells, columns: Sequence[str]) -> str:
     by_window = {n: [_pair_rounds(*pair, n) for pair in pairs] for n in WINDOWS[1:]}
     smoothed = [f"{n}: {','.join(each)}" for n, each in by_window.items() if set(each) != {NONE}]
     return text + (f" ({'; '.join(smoothed)})" if smoothed else "")
-
-
-def _keep_common(first: CellScore, second: CellScore) -> tuple[CellScore, CellScore]:
-    """Keep the rounds on the seeds that both rows have; all of them where there is none."""
-    common = first.by_seed().keys() & second.by_seed().keys()
-    if not common:
-        return first, second
-    return _keep_seeds(first, common), _keep_seeds(second, common)
-
-
-def _keep_seeds(cell: CellScore, seeds: Set[int]) -> CellScore:
-    """Keep the rounds of a cell on some of its seeds."""
-
-    def keep(rounds: Rounds) -> Rounds:
-        return tuple(n for seed, n in zip(cell.by_seed(), rounds, strict=False) if seed in seeds)
-
-    smoothed = {window: keep(rounds) for window, rounds in cell.smoothed.items()}
-    return replace(cell, rounds=keep(cell.rounds), smoothed=smoothed)
 
 
 def _pair_rounds(first: CellScore, second: CellScore, window: int) -> str:

@@ -19,6 +19,7 @@ from coterie.core.errors import CheckpointError
 RESUME = (
     "; what was committed before is intact: free some space or repair the disk, then use --resume"
 )
+_CHUNK = 2**20  # bytes
 
 
 def open_to_write(path: Path, mode: str = "wb", follow: bool = True) -> IO[bytes]:
@@ -127,6 +128,25 @@ def write_durably(path: Path, data: bytes) -> None:
     with open_to_write(path) as file:
         write(file, data)
         sync(file.fileno())
+
+
+def copy_durably(source: Path, target: Path, size: int) -> None:
+    """Copy the first bytes of a file and sync them; a long file is never in memory as a whole."""
+    with open_to_write(target) as file:
+        for chunk in _read_chunks(source, size):
+            write(file, chunk)
+        sync(file.fileno())
+
+
+def _read_chunks(path: Path, size: int) -> Iterator[bytes]:
+    """Read the first bytes of a file, some at a time."""
+    try:
+        with path.open("rb") as file:
+            while size > 0 and (chunk := file.read(min(size, _CHUNK))):
+                yield chunk
+                size -= len(chunk)
+    except OSError as error:
+        raise explain_read(path, error) from error
 
 
 def sync_folder(path: Path) -> None:

@@ -28,6 +28,7 @@ from coterie.core import codec, files
 from coterie.core.bundle import Blob, Bundle, ServerState
 from coterie.core.errors import CheckpointError, CodecError
 from coterie.core.files import (
+    copy_durably,
     disk_errors,
     make_folder,
     replace_durably,
@@ -112,15 +113,16 @@ class CheckpointStore:
         contents[_MANIFEST] = json.dumps(
             {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
         ).encode()
-        if self.metrics.path.exists():
-            contents[_METRICS] = files.read(self.metrics.path)[: position.metrics_bytes]
-        with disk_errors(final, sum(map(len, contents.values()))):
+        needed = sum(map(len, contents.values())) + position.metrics_bytes
+        with disk_errors(final, needed):
             try:
                 files.remove_tree(temporary)
                 make_folder(self.folder)
                 files.mkdir(temporary, exist_ok=False)
                 for name, data in contents.items():
                     write_durably(temporary / name, data)
+                if self.metrics.path.exists():
+                    copy_durably(self.metrics.path, temporary / _METRICS, position.metrics_bytes)
                 sync_folder(temporary)
                 files.remove_tree(final)
                 files.rename(temporary, final)

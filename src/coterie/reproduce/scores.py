@@ -4,9 +4,10 @@ All accuracies are fractions here, whatever the paper prints.
 """
 
 import functools
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coterie.core.formatting import TextTable
 from coterie.engine.record import RoundEvent
@@ -156,6 +157,18 @@ class CellScore:
     def rounds_over(self, window: int) -> Rounds:
         """Rounds to the target by the mean of so many rounds; empty where that is not known."""
         return self.rounds if window == 1 else self.smoothed.get(window, ())
+
+    def on_seeds_of(self, other: "CellScore") -> "CellScore":
+        """Keep the rounds on the seeds that another cell has too; all of them where none is."""
+        common = [seed in other.by_seed() for seed in self.by_seed()]
+        if not any(common):
+            return self
+
+        def keep(rounds: Rounds) -> Rounds:
+            return tuple(itertools.compress(rounds, common))
+
+        smoothed = {window: keep(rounds) for window, rounds in self.smoothed.items()}
+        return replace(self, rounds=keep(self.rounds), smoothed=smoothed)
 
 
 @dataclass(frozen=True)

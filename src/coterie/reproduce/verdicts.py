@@ -249,9 +249,10 @@ def _check_faster(case: _Case) -> Iterator[_Test]:
     for first, second in case.pairs():
         ours, theirs = (_rounds_by_seed(case, cell) for cell in (first, second))
         fewer, apart = gap(theirs, ours)
+        shown, other = first.on_seeds_of(second), second.on_seeds_of(first)
         counts = [
             (f"over {window}: " if window > 1 else "")
-            + f"{format_rounds(first, window)} against {format_rounds(second, window)}"
+            + f"{format_rounds(shown, window)} against {format_rounds(other, window)}"
             for window in WINDOWS
             if first.rounds_over(window) and second.rounds_over(window)
         ]

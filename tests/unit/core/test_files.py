@@ -114,3 +114,19 @@ def test_a_lock_that_cannot_be_signed_is_one_line(
         lock_folder(tmp_path),
     ):
         pass
+
+
+def test_the_first_bytes_of_a_file_are_copied_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target, written = tmp_path / "source", tmp_path / "target", list[int]()
+    source.write_bytes(bytes(range(100)))
+    write = files.write
+    monkeypatch.setattr(files, "_CHUNK", 32)
+    monkeypatch.setattr(
+        files, "write", lambda file, data: written.append(write(file, data) or len(data))
+    )
+    files.copy_durably(source, target, 70)
+    assert target.read_bytes() == bytes(range(70)) and written == [32, 32, 6]
+    with pytest.raises(CheckpointError, match=r"cannot read .*missing"):
+        files.copy_durably(tmp_path / "missing", target, 1)

@@ -94,6 +94,13 @@ def test_a_difference_on_one_seed_has_no_spread_whatever_the_reference_has() -> 
     assert finding(close, below="FedAvg", columns=["one"]).verdict == "holds (one seed)"
 
 
+def test_rounds_beside_a_verdict_are_those_on_the_seeds_that_both_have() -> None:
+    mixed = {**SURE, ("FedProx", "one"): [0.70], ("FedAvg", "one"): [0.60, 0.40]}
+    found = finding(mixed, kind="faster", below="FedAvg", columns=["one"])
+    assert found.verdict.startswith("holds (one seed)")
+    assert found.numbers.startswith("one: 6 against 7 rounds")
+
+
 def test_never_is_more_than_any_number_of_rounds() -> None:
     values = table(FedAvg=[[0.3], [0.3], [0.3]], FedProx=[[0.5], [0.3], [0.3]])
     found = finding(values, kind="faster", below="FedAvg", columns=["one"])
