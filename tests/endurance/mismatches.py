@@ -161,6 +161,7 @@ def try_all(
         print(
             f"  rounds {before + 1} to {len(reasons(out))} on the server: {set(noted)}", flush=True
         )
+    refusals.wait_to_end(out, server)
     sites.finish()
     return refused, recorded, len(peers)
 

@@ -152,6 +152,16 @@ def wait_to_listen(sites: Sites, server: "subprocess.Popen[bytes]") -> None:
         time.sleep(0.05)
 
 
+def wait_to_end(out: Path, server: "subprocess.Popen[bytes]") -> None:
+    """Wait until a run has ended, however long it takes while it records rounds."""
+    recorded, deadline = -1, 0.0
+    while server.poll() is None:
+        if (rounds := (out / "metrics.jsonl").read_text().count("\n")) != recorded:
+            recorded, deadline = rounds, time.monotonic() + LIMIT
+        assert time.monotonic() < deadline, f"it stopped after {rounds} rounds"
+        time.sleep(0.05)
+
+
 def try_all(sites: Sites, folder: Path, tables: dict[str, Any]) -> tuple[int, int]:
     """Let all of them try; return how many were refused, and how many tried."""
     out = sites.folder / "run"
@@ -169,6 +179,7 @@ def try_all(sites: Sites, folder: Path, tables: dict[str, Any]) -> tuple[int, in
         refused = [judge(sites, *pair) for pair in pairs]
     refused += [submit_run(sites), judge_exposed(sites, exposed)]
     assert server.poll() is None, "the run ended before the last of them had tried"
+    wait_to_end(out, server)
     sites.finish()
     return sum(refused), len(refused)
 
