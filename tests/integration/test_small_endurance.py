@@ -42,16 +42,6 @@ def test_a_run_with_all_faults_at_once_has_the_bits_of_one_without_kills() -> No
     assert re.search(r"^[1-9]\d* kills, ", ended.stdout, re.M)
 
 
-@pytest.mark.slow
-def test_wrong_peers_are_refused_amid_a_deployed_run_with_their_reasons() -> None:
-    """Two of the twenty: another schema, and another protocol."""
-    command = [sys.executable, str(ENDURANCE / "mismatches.py"), "--peers", "2"]
-    ended = subprocess.run(command, text=True, capture_output=True)
-    assert ended.returncode == 0, (ended.stdout + ended.stderr)[-2000:]
-    assert "the record of the run has the reason of 2\n" in ended.stdout
-    assert "2 of 2 refused; the run is equal\n" in ended.stdout
-
-
 def test_a_disk_that_is_really_full_loses_nothing(toy_data: Path, tmp_path: Path) -> None:
     """A file system in memory, too small for the run and then enlarged."""
     place, tables = tmp_path / "disk", disk.settings(tmp_path / "orders")

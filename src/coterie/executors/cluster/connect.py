@@ -8,8 +8,10 @@ import importlib.util
 import os
 import secrets
 import shutil
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -152,8 +154,14 @@ def _init(**options: Any) -> None:
     """Call `ray.init` quietly, with our environment, addresses and signal handlers."""
     import ray
 
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
     with as_given():
-        ray.init(**options, log_to_driver=False, logging_level="error")
+        try:
+            ray.init(**options, log_to_driver=False, logging_level="error")
+        finally:
+            if main:  # Ray's C++ part has set one of its own, which Python does not know of
+                signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager
